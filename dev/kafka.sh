@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# One Apache Kafka broker (KRaft, broker and controller in one process) on loopback: dev/kafka.sh VERB
+#
+#   install              its jars, by Maven from the versions pinned in kafka/pom.xml
+#   start | stop         the storage is formatted at the first start; stop is a clean shutdown
+#   restart | kill       kill is SIGKILL; start recovers
+#   pause | resume       SIGSTOP / SIGCONT
+#   status | url | wipe
+#   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools
+#
+# TRACIUM_KAFKA_PORT (59192; the controller takes the next one), TRACIUM_STACK_DIR (where its data
+# lives), TRACIUM_CACHE_DIR (jars), TRACIUM_KAFKA_HEAP (768m), TRACIUM_JAVA (a java binary, 17 or
+# newer), TRACIUM_KAFKA_PROPS (lines added to server.properties)
+set -euo pipefail
+# shellcheck source=dev/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+name=kafka
+port_var=TRACIUM_KAFKA_PORT
+port=${TRACIUM_KAFKA_PORT:-59192}
+controller_port=$((port + 1))
+url_var=TRACIUM_TEST_KAFKA_URL
+data=$stack_dir/kafka-$port
+props=$data/server.properties
+log=$data/kafka.log
+cluster_id=MkU3OEVBNTcwNTJENDM2Qg # any fixed base64 UUID
+oldest_java=17
+# Keyed by the pinned versions: a changed pom fetches anew, and an old checkout keeps its own.
+libs=$cache_dir/kafka-$(sha256sum <"$dev/kafka/pom.xml" | cut -c1-12)
+
+verb_url() { echo "127.0.0.1:$port"; }
+
+# The newest Java of the machine, by the file that each JDK carries (asking `java -version` takes 0.1 s).
+find_java() {
+  local j major
+  {
+    [ -z "${TRACIUM_JAVA:-}" ] || echo "99 $TRACIUM_JAVA"
+    for j in "${JAVA_HOME:-/nonexistent}" /usr/lib/jvm/* "$(readlink -f "$(command -v java || true)" | sed 's#/bin/java$##')"; do
+      if [ ! -x "$j/bin/java" ] || [ ! -e "$j/release" ]; then continue; fi
+      major=$(sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$j/release")
+      if [ "${major:-0}" -ge "$oldest_java" ]; then echo "$major $j/bin/java"; fi
+    done
+  } | sort -srn -k1,1 | head -n 1 | grep .
+}
+
+verb_install() {
+  local -a missing=()
+  find_java >/dev/null || missing+=(default-jre-headless)
+  if [ -e "$libs/.complete" ] && [ "${#missing[@]}" = 0 ]; then return 0; fi
+  if [ ! -e "$libs/.complete" ] && ! have mvn; then missing+=(maven); fi
+  if [ "${#missing[@]}" -gt 0 ]; then
+    apt_install "${missing[@]}"
+    find_java >/dev/null || die_missing "no Java $oldest_java or newer after installing ${missing[*]}"
+  fi
+  mkdir -p "$cache_dir"
+  (
+    flock 8 # several copies may start at once
+    [ ! -e "$libs/.complete" ] || exit 0
+    say "$name: fetching the broker's jars into $libs"
+    rm -rf "$libs"
+    mkdir -p "$libs"
+    mvn -B -q -Dstyle.color=never -f "$dev/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+      -DoutputDirectory="$libs" </dev/null >&2 || die_missing "mvn could not fetch the broker's jars"
+    touch "$libs/.complete"
+  ) 8>"$cache_dir/.kafka-jars.lock"
+}
+
+service_pid() { pid_from "$data/kafka.pid" "$props"; }
+
+write_props() {
+  cat >"$props" <<P
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+advertised.listeners=PLAINTEXT://127.0.0.1:$port
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+controller.quorum.bootstrap.servers=127.0.0.1:$controller_port
+log.dirs=$data/log
+num.partitions=1
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+# a group of one need not wait for more members
+group.initial.rebalance.delay.ms=0
+# a misspelt topic must fail, as it does in production
+auto.create.topics.enable=false
+delete.topic.enable=true
+log.segment.delete.delay.ms=1000
+log.cleaner.backoff.ms=1000
+log.retention.hours=24
+# a broker that was killed may register again only once its old session has run out
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
+${TRACIUM_KAFKA_PROPS:-}
+P
+}
+
+# Java options that every one of our JVMs needs; LOGFILE LEVEL
+java_common() {
+  printf '%s\n' -Djava.awt.headless=true -cp "$libs/*" "-Dkafka.log=$1" "-Dkafka.loglevel=$2" \
+    "-Dlog4j2.configurationFile=$dev/kafka/log4j2.properties"
+}
+
+verb_start() {
+  local p java major t0 mark end
+  local -a opts cds=()
+  if p=$(service_pid); then
+    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
+    say "$name: already up, pid=$p port=$port"
+    return 0
+  fi
+  require_port_free "$port"
+  require_port_free "$controller_port"
+  verb_install
+  t0=$(now_ms)
+  make_data_dir
+  read -r major java < <(find_java)
+  write_props
+
+  if [ ! -e "$data/log/meta.properties" ]; then
+    mapfile -t opts < <(java_common "$data/format.log" INFO)
+    "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "${opts[@]}" kafka.tools.StorageTool format \
+      -t "$cluster_id" -c "$props" --standalone </dev/null >"$data/format.out" 2>&1 ||
+      { cat "$data/format.out" >&2; die "could not format the storage in $data/log"; }
+  fi
+
+  # A class-data archive, written at a clean shutdown, halves the later start-ups.
+  if [ "$major" -ge 19 ]; then
+    cds=(-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile=$libs/kafka-java$major.jsa")
+  fi
+  mark=$(stat -c %s "$log" 2>/dev/null || echo 0)
+  mapfile -t opts < <(java_common "$log" INFO)
+  cd "$data" # for what a dying JVM leaves behind
+  spawn "$data/kafka.pid" "$data/kafka.out" "$java" -server -Xms256m "-Xmx${TRACIUM_KAFKA_HEAP:-768m}" \
+    -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "${cds[@]}" "${opts[@]}" \
+    kafka.Kafka "$props"
+  # 'Kafka Server started' comes after the broker is registered, has caught up and is unfenced.
+  end=$((SECONDS + 90))
+  until tail -c +$((mark + 1)) "$log" 2>/dev/null | grep -q 'Kafka Server started' && listening 127.0.0.1 "$port"; do
+    # not service_pid: for a moment the pid is that of a shell that is about to become the broker
+    wait_gone 0 "$(<"$data/kafka.pid")" && { tail -n 30 "$log" "$data/kafka.out" >&2; die "the broker exited"; }
+    [ "$SECONDS" -lt "$end" ] || die "the broker is not ready after 90 s, see $log"
+    sleep 0.05
+  done
+  say "$name: up, pid=$(service_pid) port=$port java=$major ms=$(($(now_ms) - t0)) log=$log"
+}
+
+verb_stop() {
+  local p
+  p=$(service_pid) || { say "$name: not running"; return 0; }
+  kill -CONT "$p" # a stopped process does not hear a shutdown
+  kill -TERM "$p"
+  wait_gone 30 "$p" || { say "$name: no clean shutdown within 30 s, SIGKILL"; verb_kill; }
+  wait_port_free "$port" || true
+  say "$name: stopped pid=$p"
+}
+
+tool() { # tool CLASS ARGS
+  local class=$1 java _
+  local -a opts
+  shift
+  verb_install
+  read -r _ java < <(find_java)
+  mapfile -t opts < <(java_common /dev/null ERROR)
+  exec "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m "${opts[@]}" "$class" "$@"
+}
+at=(--bootstrap-server "127.0.0.1:$port")
+verb_topics() { tool org.apache.kafka.tools.TopicCommand "${at[@]}" "$@"; }
+verb_configs() { tool kafka.admin.ConfigCommand "${at[@]}" "$@"; }
+verb_groups() { tool org.apache.kafka.tools.consumer.group.ConsumerGroupCommand "${at[@]}" "$@"; }
+verb_get_offsets() { tool org.apache.kafka.tools.GetOffsetShell "${at[@]}" "$@"; }
+verb_txn() { tool org.apache.kafka.tools.TransactionsCommand "${at[@]}" "$@"; }
+verb_dumplog() { tool kafka.tools.DumpLogSegments "$@"; }
+
+component "$@"

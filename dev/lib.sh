@@ -1,0 +1,252 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Shared by the scripts of this folder; sourced, never run. Progress and errors go to stderr, so that a
+# caller's stdout stays free for what it prints itself (a path, a URL, one line of JSON).
+#
+# Exit codes, as for every command of the project: 1 the thing failed, 2 usage or configuration,
+# 3 something that we depend on is missing or unreachable.
+
+dev=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(dirname "$dev")
+
+# rustup's default place: a non-login shell (CI, cron) often has it not on its PATH.
+if ! command -v cargo >/dev/null 2>&1 && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+  PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+fi
+
+# Downloads that every copy of the stack can share: broker jars, example data.
+cache_dir=${TRACIUM_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tracium}
+
+# Data, logs and pids of the services. As root, PostgreSQL runs as another user, who cannot enter
+# /root (mode 700); /var/tmp is open to all and outlives a reboot.
+if [ -n "${TRACIUM_STACK_DIR:-}" ]; then
+  stack_dir=$TRACIUM_STACK_DIR
+elif [ "$(id -u)" = 0 ]; then
+  stack_dir=/var/tmp/tracium-stack
+else
+  stack_dir=${XDG_CACHE_HOME:-$HOME/.cache}/tracium-stack
+fi
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "${0##*/}: $*"; exit 1; }
+die_usage() { say "${0##*/}: $*"; exit 2; }
+die_missing() { say "${0##*/}: $*"; exit 3; }
+have() { command -v "$1" >/dev/null 2>&1; }
+now_ms() { local t=${EPOCHREALTIME//[!0-9]/}; echo "${t%???}"; }
+
+# The comment block at the head of the running script is its help text.
+help_text() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+# --- packages ---------------------------------------------------------------------------------------
+
+# apt_install PACKAGE...: as root or by sudo without a question; otherwise tells the line and exits 3.
+apt_install() {
+  local -a as=()
+  if [ "$(id -u)" != 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then as=(sudo -n); else as=(none); fi
+  fi
+  if ! have apt-get || [ "${as[0]:-}" = none ]; then
+    say "missing packages; install them with (Debian, Ubuntu):"
+    say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
+    exit 3
+  fi
+  say "installing: $*"
+  # A machine's package lists may be older than the packages that its mirror still has.
+  { "${as[@]}" apt-get update -qq &&
+    "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+      -o DPkg::Lock::Timeout=300 "$@"; } </dev/null >&2 || die_missing "apt-get could not install: $*"
+}
+
+# --- ports ------------------------------------------------------------------------------------------
+
+listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
+
+# A killed process can hold its sockets for a moment after its pid is gone.
+wait_port_free() {
+  local _
+  for _ in $(seq 100); do listening 127.0.0.1 "$1" || return 0; sleep 0.05; done
+  return 1
+}
+
+# free_port [SPAN]: a port below the ephemeral range with SPAN free ones in a row (default 1).
+free_port() {
+  local span=${1:-1} port i _
+  for _ in $(seq 200); do
+    port=$((20000 + RANDOM % 12000))
+    for ((i = 0; i < span; i++)); do
+      if listening 127.0.0.1 $((port + i)); then continue 2; fi
+    done
+    echo "$port"
+    return 0
+  done
+  die "no free port between 20000 and 32000"
+}
+
+# --- processes --------------------------------------------------------------------------------------
+
+# pid_from FILE ARGUMENT: the pid in FILE, if that process runs with ARGUMENT on its command line.
+# The argument is a path that only this copy uses: a pid that the kernel has reused does not fool us.
+pid_from() {
+  local p
+  [ -s "$1" ] && read -r p <"$1" && [ -n "$p" ] || return 1
+  { tr '\0' '\n' <"/proc/$p/cmdline" | grep -qxF -- "$2"; } 2>/dev/null || return 1
+  echo "$p"
+}
+
+# A pid and all its descendants, the parent first.
+process_tree() {
+  local child
+  echo "$1"
+  for child in $(pgrep -P "$1" || true); do process_tree "$child"; done
+}
+
+process_state() { ps -o stat= -p "$1" 2>/dev/null | cut -c1; }
+
+# wait_gone SECONDS PID...: a zombie counts as gone (pid 1 of a container may never reap it).
+wait_gone() {
+  local end=$((SECONDS + $1)) p
+  shift
+  for p in "$@"; do
+    while [ -d "/proc/$p" ] && [ "$(process_state "$p")" != Z ]; do
+      [ "$SECONDS" -lt "$end" ] || return 1
+      sleep 0.05
+    done
+  done
+}
+
+# A service must hold neither our lock nor a pipe that the caller waits on (make's job server, a $(...)
+# around us): these run a command with every inherited descriptor above stderr closed.
+# shellcheck disable=SC2016  # for the inner bash to expand
+close_fds='for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || eval "exec $fd>&-"; done'
+closed_fds() { bash -c "$close_fds; exec \"\$@\"" _ "$@"; }
+
+# spawn PIDFILE OUTPUT COMMAND...: in the background, in a session of its own (no ^C of the caller's
+# terminal reaches it); returns when PIDFILE has its pid.
+spawn() {
+  local pidfile=$1 out=$2
+  shift 2
+  rm -f "$pidfile"
+  setsid bash -c "$close_fds; echo \$\$ >\"\$0.new\"; mv \"\$0.new\" \"\$0\"; exec \"\$@\"" "$pidfile" "$@" \
+    </dev/null >"$out" 2>&1 &
+  until [ -s "$pidfile" ]; do sleep 0.01; done
+}
+
+# --- components -------------------------------------------------------------------------------------
+#
+# A component is one executable file, NAME.sh, that sources this one, sets
+#   name, port_var, port, data     what it is, the variable that moves it, and its own folder in $stack_dir
+#   url_var                        the variable by which the tests find it
+# defines
+#   verb_install  verb_start  verb_stop  verb_url  service_pid
+# and ends with `component "$@"`. kill, pause, resume, restart, status and wipe below then work for it;
+# a component may redefine them, and may add verbs of its own (verb_topics is `kafka.sh topics`).
+
+# Set by the user (or CI) to a service that is not ours; `eval "$(dev/stack env)"` sets it to ours.
+external() { [ -n "${!url_var:-}" ] && [ "${!url_var}" != "$(verb_url)" ]; }
+
+# host:port of the first server that the variable names; never its password
+external_address() {
+  local at=${!url_var}
+  at=${at#*://}; at=${at##*@}; at=${at%%[/?]*}; echo "${at%%,*}"
+}
+
+check_external() {
+  local at
+  at=$(external_address)
+  listening "${at%:*}" "${at##*:}" || die_missing "$url_var is set, but nothing answers at $at"
+  say "$name: using $at, as $url_var says; nothing is started"
+}
+
+require_port_free() {
+  wait_port_free "$1" ||
+    die "$name: port $1 is taken by another process; choose another with $port_var=PORT"
+}
+
+make_data_dir() {
+  mkdir -p "$stack_dir"
+  # In a folder that all can write to, somebody else may have been here first.
+  [ -O "$stack_dir" ] || die_usage "$stack_dir belongs to another user; set TRACIUM_STACK_DIR"
+  mkdir -p "$data"
+}
+
+running_pid() { service_pid || die "$name is not running"; }
+
+# SIGKILL to the whole service, as a power cut would: its data stays as it is, `start` recovers it.
+# The parent is stopped first, so that it forks nothing between our look and the kill.
+verb_kill() {
+  local p pids
+  p=$(running_pid)
+  kill -STOP "$p" 2>/dev/null || true
+  mapfile -t pids < <(process_tree "$p")
+  kill -KILL "${pids[@]}" 2>/dev/null || true
+  wait_gone 10 "${pids[@]}" || die "$name: still there 10 s after SIGKILL"
+  wait_port_free "$port" || true
+  say "$name: killed pid=$p"
+}
+
+# SIGSTOP: the hung service, whose connections stay open and silent.
+verb_pause() {
+  local p pids
+  p=$(running_pid)
+  kill -STOP "$p"
+  mapfile -t pids < <(process_tree "$p")
+  kill -STOP "${pids[@]}" 2>/dev/null || true
+  say "$name: paused pid=$p"
+}
+
+verb_resume() {
+  local p pids
+  p=$(running_pid)
+  mapfile -t pids < <(process_tree "$p")
+  kill -CONT "${pids[@]}" 2>/dev/null || true
+  say "$name: resumed pid=$p"
+}
+
+verb_restart() {
+  if service_pid >/dev/null; then verb_stop; fi
+  verb_start
+}
+
+verb_status() {
+  local p state=running
+  if p=$(service_pid); then
+    [ "$(process_state "$p")" != T ] || state=paused
+    echo "$name $state pid=$p port=$port rss_mib=$(awk '/VmRSS/{print int($2/1024)}' "/proc/$p/status") data=$data"
+  else
+    echo "$name stopped port=$port data=$data"
+    return 3
+  fi
+}
+
+verb_wipe() {
+  if service_pid >/dev/null; then verb_kill; fi
+  rm -rf -- "${data:?}"
+  say "$name: wiped $data"
+}
+
+component() {
+  local verb=${1:-help} fn
+  fn=verb_${verb//-/_}
+  shift || true
+  if ! declare -F "$fn" >/dev/null; then help_text >&2; exit 2; fi
+
+  if external; then
+    case $verb in
+      url) echo "${!url_var}"; return ;;
+      install | stop | wipe) return ;; # not ours: nothing to install, and not to be touched
+      start) check_external; return ;;
+      status) echo "$name external at $(external_address), by $url_var"; return ;;
+      kill | pause | resume | restart) die_usage "$name: $url_var names a service that is not ours" ;;
+    esac
+  fi
+
+  case $verb in
+    # Two of these at once for one copy would trip over each other. kill, pause and resume do not wait:
+    # a fault test means now.
+    start | stop | restart | wipe)
+      mkdir -p "$stack_dir"
+      exec 9>"$stack_dir/.$name-$port.lock"
+      flock 9
+      ;;
+  esac
+  "$fn" "$@"
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# One PostgreSQL cluster (15 or newer) on loopback, run by an unprivileged user: dev/postgres.sh VERB
+#
+#   install              the server's package, if no server is found
+#   start | stop         a cluster is made at the first start; stop is a fast, clean shutdown
+#   restart | kill       kill is SIGKILL to all its processes; start recovers
+#   pause | resume       SIGSTOP / SIGCONT to all its processes
+#   status | url | wipe
+#   psql ARGS            psql as the superuser
+#
+# The superuser is `tracium`, trusted on loopback. Durability is what production has (fsync and
+# synchronous_commit on): the tests are about what survives.
+#
+# TRACIUM_PG_PORT (55440), TRACIUM_STACK_DIR (where its data lives), TRACIUM_PG_BIN (a folder with
+# initdb and postgres), TRACIUM_PG_USER (postgres; used only when you are root), TRACIUM_PG_CONF
+# (lines added to the configuration)
+set -euo pipefail
+# shellcheck source=dev/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+name=postgres
+port_var=TRACIUM_PG_PORT
+port=${TRACIUM_PG_PORT:-55440}
+url_var=TRACIUM_TEST_POSTGRES_URL
+data=$stack_dir/postgres-$port
+pgdata=$data/pgdata
+oldest=15
+
+verb_url() { echo "postgres://tracium@127.0.0.1:$port/postgres"; }
+
+# initdb and postgres refuse to run as root.
+owner=()
+if [ "$(id -u)" = 0 ]; then owner=(runuser -u "${TRACIUM_PG_USER:-postgres}" --); fi
+as_owner() { "${owner[@]}" "$@"; }
+
+major_of() { "$1/postgres" --version | sed 's/.* \([0-9]\+\).*/\1/'; }
+
+# Folders that have a whole server, the preferred first. Debian keeps them off the PATH.
+server_folders() {
+  local d
+  {
+    [ -z "${TRACIUM_PG_BIN:-}" ] || echo "$TRACIUM_PG_BIN"
+    if d=$(command -v initdb); then dirname "$d"; fi
+    printf '%s\n' /usr/lib/postgresql/*/bin | sort -rV
+    if have pg_config; then pg_config --bindir; fi
+  } | while read -r d; do
+    if [ -x "$d/initdb" ] && [ -x "$d/postgres" ] && [ -x "$d/pg_ctl" ]; then echo "$d"; fi
+  done
+}
+
+# An existing cluster needs its own major version; a new one takes any that is new enough.
+find_bin() {
+  local d major wanted=
+  if [ -d "$pgdata" ]; then wanted=$(as_owner cat "$pgdata/PG_VERSION"); fi
+  for d in $(server_folders); do
+    major=$(major_of "$d")
+    if [ "$major" = "$wanted" ] || { [ -z "$wanted" ] && [ "$major" -ge "$oldest" ]; }; then
+      echo "$d"
+      return 0
+    fi
+  done
+  [ -z "$wanted" ] ||
+    die "the cluster in $pgdata is of PostgreSQL $wanted, which is not installed; dev/stack reset postgres starts anew"
+  return 1
+}
+
+verb_install() {
+  # find_bin exits by itself for a cluster that no installed server can run
+  if find_bin >/dev/null; then return 0; fi
+  apt_install postgresql
+  find_bin >/dev/null || die_missing "no PostgreSQL $oldest or newer after installing the package postgresql"
+}
+
+service_pid() { pid_from "$pgdata/postmaster.pid" "$pgdata"; }
+
+make_cluster() {
+  local bin=$1
+  if [ "$(id -u)" = 0 ]; then
+    id "${TRACIUM_PG_USER:-postgres}" >/dev/null 2>&1 ||
+      die_missing "no user '${TRACIUM_PG_USER:-postgres}' to run PostgreSQL as; useradd --system postgres"
+    chown "${TRACIUM_PG_USER:-postgres}" "$data"
+    as_owner test -w "$data" ||
+      die_usage "the user '${TRACIUM_PG_USER:-postgres}' cannot reach $data; set TRACIUM_STACK_DIR to a folder that it can"
+  fi
+  # Made aside and moved: an interrupted initdb leaves nothing that looks like a cluster.
+  as_owner rm -rf "$pgdata.new"
+  as_owner "$bin/initdb" -D "$pgdata.new" -U tracium -A trust -E UTF8 --locale=C.UTF-8 --no-sync \
+    >"$stack_dir/.initdb-$port.log" 2>&1 || { cat "$stack_dir/.initdb-$port.log" >&2; die "initdb failed"; }
+  rm -f "$stack_dir/.initdb-$port.log"
+  as_owner tee -a "$pgdata.new/postgresql.conf" <<<"include 'tracium.conf'" >/dev/null
+  as_owner mv "$pgdata.new" "$pgdata"
+}
+
+# Written at every start: a change here reaches clusters that exist.
+write_conf() {
+  as_owner tee "$pgdata/tracium.conf" >/dev/null <<P
+port = $port
+listen_addresses = '127.0.0.1'
+# no socket file: copies side by side would need a folder each, and its path may be at most 107 bytes
+unix_socket_directories = ''
+fsync = on
+synchronous_commit = on
+wal_level = logical
+max_wal_size = 4GB
+shared_buffers = 256MB
+# every test has a database and pools of its own, and all run at once
+max_connections = 400
+max_prepared_transactions = 10
+max_replication_slots = 20
+max_wal_senders = 20
+timezone = 'UTC'
+log_timezone = 'UTC'
+log_line_prefix = '%m [%p] %u@%d %a '
+${TRACIUM_PG_CONF:-}
+P
+}
+
+# After a SIGKILL the pid file is left. PostgreSQL itself removes it when no such process exists, but takes
+# a zombie (which a container's pid 1 may keep for long) for a running server. Backends that outlive
+# their parent notice within a moment; until then, a second server on the same files would ruin them.
+clear_stale_pid() {
+  local p end=$((SECONDS + 30))
+  as_owner test -e "$pgdata/postmaster.pid" || return 0
+  for p in /proc/[0-9]*; do
+    while [ "$(readlink "$p/cwd" 2>/dev/null)" = "$pgdata" ]; do # a zombie has no cwd
+      [ "$SECONDS" -lt "$end" ] || die "$name: pid ${p#/proc/} of a server that was killed still runs in $pgdata"
+      sleep 0.05
+    done
+  done
+  as_owner rm -f "$pgdata/postmaster.pid"
+}
+
+verb_start() {
+  local p bin t0
+  if p=$(service_pid); then
+    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
+    say "$name: already up, pid=$p port=$port"
+    return 0
+  fi
+  require_port_free "$port"
+  verb_install
+  t0=$(now_ms)
+  make_data_dir
+  cd / # the caller's folder may be closed to the server's user
+  bin=$(find_bin)
+  [ -d "$pgdata" ] || make_cluster "$bin"
+  clear_stale_pid
+  write_conf
+  closed_fds "${owner[@]}" "$bin/pg_ctl" -D "$pgdata" -l "$data/server.log" -w -t 60 start \
+    </dev/null >/dev/null 2>&1 || { as_owner tail -n 20 "$data/server.log" >&2; die "the server did not start"; }
+  say "$name: up, pid=$(service_pid) port=$port version=$(major_of "$bin") ms=$(($(now_ms) - t0)) log=$data/server.log"
+}
+
+verb_stop() {
+  local p bin
+  p=$(service_pid) || { say "$name: not running"; return 0; }
+  verb_resume 2>/dev/null # a stopped process does not hear a shutdown
+  cd /
+  bin=$(find_bin)
+  as_owner "$bin/pg_ctl" -D "$pgdata" -m fast -w -t 60 stop >/dev/null ||
+    die "$name: no clean shutdown within 60 s; dev/stack kill postgres ends it"
+  say "$name: stopped pid=$p"
+}
+
+verb_psql() {
+  exec psql -h 127.0.0.1 -p "$port" -U tracium -v ON_ERROR_STOP=1 "$@"
+}
+
+component "$@"
