@@ -1,0 +1,1 @@
+//! Holder of the integration tests; see `it/`.
