@@ -1,1 +1,11 @@
-//! tracium-testkit
+//! Testing Tracium and what is built on it, against real services.
+//!
+//! The services' addresses come from the environment (`TRACIUM_TEST_POSTGRES_URL`, `TRACIUM_TEST_KAFKA_URL`), as
+//! `dev/stack env` prints them. Where one is missing the test fails and says so; nothing is skipped.
+
+pub mod database;
+pub mod kafka;
+mod wait;
+
+pub use database::TestDatabase;
+pub use wait::eventually;
