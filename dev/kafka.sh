@@ -6,6 +6,7 @@
 #   restart | kill       kill is SIGKILL; start recovers
 #   pause | resume       SIGSTOP / SIGCONT
 #   status | url | wipe
+#   java                 prints the version and path of the Java that would run it
 #   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools
 #
 # TRACIUM_KAFKA_PORT (59192; the controller takes the next one), TRACIUM_STACK_DIR (where its data
@@ -59,8 +60,10 @@ verb_install() {
     say "$name: fetching the broker's jars into $libs"
     rm -rf "$libs"
     mkdir -p "$libs"
-    mvn -B -q -Dstyle.color=never -f "$dev/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
-      -DoutputDirectory="$libs" </dev/null >&2 || die_missing "mvn could not fetch the broker's jars"
+    # even its quiet mode prints colour codes: shown only when it fails
+    mvn -B -q -f "$dev/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+      -DoutputDirectory="$libs" </dev/null >"$libs/mvn.out" 2>&1 ||
+      { cat "$libs/mvn.out" >&2; die_missing "mvn could not fetch the broker's jars"; }
     touch "$libs/.complete"
   ) 8>"$cache_dir/.kafka-jars.lock"
 }
@@ -163,6 +166,8 @@ verb_stop() {
   wait_port_free "$port" || true
   say "$name: stopped pid=$p"
 }
+
+verb_java() { find_java; }
 
 tool() { # tool CLASS ARGS
   local class=$1 java _

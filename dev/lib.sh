@@ -30,11 +30,35 @@ say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 die_usage() { say "${0##*/}: $*"; exit 2; }
 die_missing() { say "${0##*/}: $*"; exit 3; }
+target_dir=${CARGO_TARGET_DIR:-$root/target}
 have() { command -v "$1" >/dev/null 2>&1; }
 now_ms() { local t=${EPOCHREALTIME//[!0-9]/}; echo "${t%???}"; }
 
 # The comment block at the head of the running script is its help text.
 help_text() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+# --- a stack of one's own ---------------------------------------------------------------------------
+
+# Moves what dev/stack does from here on to a new folder and free ports, so that a run starts from empty
+# services whatever else is up, and harms nothing. Call drop_private_stack at the end.
+private_stack() {
+  TRACIUM_STACK_DIR=$(mktemp -d "/var/tmp/tracium-stack.XXXXXX")
+  chmod 755 "$TRACIUM_STACK_DIR" # the server's user must get in
+  TRACIUM_PG_PORT=$(free_port 3)
+  TRACIUM_KAFKA_PORT=$((TRACIUM_PG_PORT + 1)) # and its controller the next
+  export TRACIUM_STACK_DIR TRACIUM_PG_PORT TRACIUM_KAFKA_PORT
+}
+
+drop_private_stack() {
+  "$dev/stack" reset 2>/dev/null || true
+  rm -rf -- "${TRACIUM_STACK_DIR:?}"
+}
+
+# with_database URL NAME: the URL with another database
+with_database() {
+  [[ $1 =~ ^([a-z]+://[^/?]*)(/[^?]*)?(\?.*)?$ ]] || die_usage "not a PostgreSQL URL: TRACIUM_TEST_POSTGRES_URL"
+  echo "${BASH_REMATCH[1]}/$2${BASH_REMATCH[3]}"
+}
 
 # --- packages ---------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #   pause | resume       SIGSTOP / SIGCONT to all its processes
 #   status | url | wipe
 #   psql ARGS            psql as the superuser
+#   found                prints the folder of the server that would run; exits non-zero if there is none
 #
 # The superuser is `tracium`, trusted on loopback. Durability is what production has (fsync and
 # synchronous_commit on): the tests are about what survives.
@@ -40,7 +41,7 @@ server_folders() {
   local d
   {
     [ -z "${TRACIUM_PG_BIN:-}" ] || echo "$TRACIUM_PG_BIN"
-    if d=$(command -v initdb); then dirname "$d"; fi
+    if d=$(command -v initdb); then dirname "$(readlink -f "$d")"; fi
     printf '%s\n' /usr/lib/postgresql/*/bin | sort -rV
     if have pg_config; then pg_config --bindir; fi
   } | while read -r d; do
@@ -161,6 +162,8 @@ verb_stop() {
     die "$name: no clean shutdown within 60 s; dev/stack kill postgres ends it"
   say "$name: stopped pid=$p"
 }
+
+verb_found() { find_bin; }
 
 verb_psql() {
   exec psql -h 127.0.0.1 -p "$port" -U tracium -v ON_ERROR_STOP=1 "$@"
