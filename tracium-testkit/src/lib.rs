@@ -4,8 +4,11 @@
 //! `dev/stack env` prints them. Where one is missing the test fails and says so; nothing is skipped.
 
 pub mod database;
+pub mod history;
 pub mod kafka;
+pub mod postgres;
 mod wait;
 
 pub use database::TestDatabase;
+pub use postgres::ThrowawayCluster;
 pub use wait::eventually;
