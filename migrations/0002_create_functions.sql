@@ -258,6 +258,12 @@ BEGIN
     END IF;
     INSERT INTO route AS r (aggregate_type, topic) VALUES (p_aggregate_type, p_topic)
         ON CONFLICT (aggregate_type) DO UPDATE SET topic = excluded.topic;
+    -- The topic too, so that the type's first append finds both committed and holds up no other.
+    DELETE FROM topic t WHERE t.name = v_topic AND NOT t.unversioned AND NOT EXISTS (SELECT 1 FROM route r WHERE r.topic = t.name);
+    IF p_topic IS NOT NULL THEN
+        INSERT INTO topic AS t (name, versioned, unversioned) VALUES (p_topic, true, false)
+            ON CONFLICT (name) DO UPDATE SET versioned = true;
+    END IF;
 END $$;
 
 -- Lets a topic of aggregates carry messages of tracium.publish too. Waits for the writers under way, so that no append

@@ -1,1 +1,4 @@
-//! Integration tests.
+//! Integration tests, on the real services that `dev/stack` starts.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod relay;

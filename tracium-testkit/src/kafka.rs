@@ -174,3 +174,14 @@ pub async fn produce(envelopes: Vec<Envelope>) {
     .await
     .expect("producer task");
 }
+
+/// Changes one setting of a topic.
+pub async fn alter_topic(name: &str, setting: &str, value: &str) {
+    use rdkafka::admin::{AlterConfig, ResourceSpecifier};
+    let admin: AdminClient<_> = client().create().expect("admin client");
+    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(20)));
+    let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(setting, value);
+    for result in admin.alter_configs([&change], &options).await.expect("reach the broker") {
+        result.unwrap_or_else(|(resource, error)| panic!("alter {resource:?}: {error}"));
+    }
+}

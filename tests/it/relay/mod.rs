@@ -1,0 +1,7 @@
+//! The relay on real PostgreSQL and Kafka.
+
+mod delivery;
+mod failure;
+mod fixture;
+mod leadership;
+mod order;
