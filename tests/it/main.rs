@@ -1,4 +1,5 @@
 //! Integration tests, on the real services that `dev/stack` starts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod consumer;
 mod relay;

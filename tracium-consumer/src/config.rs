@@ -26,32 +26,41 @@ pub struct ConsumerOptions {
     /// Default: none, the group is `<projection>.e<epoch>`.
     pub group_prefix: Option<String>,
     /// How long broker and database may take to answer at the start. Default 10 s.
+    #[serde(with = "humantime_serde")]
     pub start_deadline: Duration,
     /// How long the broker waits for a silent consumer before its partitions go to another. Brokers accept 6 s to 30 min
     /// unless told otherwise. Default 45 s.
+    #[serde(with = "humantime_serde")]
     pub session_timeout: Duration,
     /// Events in a batch, and so in a transaction, at most. Default 500.
     pub batch_size: u32,
     /// Bytes in a batch at most; a single larger message still goes. Default 8 MiB.
     pub batch_bytes: u32,
     /// How long a batch that is not full waits for more. Default 2 ms.
+    #[serde(with = "humantime_serde")]
     pub linger: Duration,
     /// Bytes of messages a projection keeps in memory at most, those in flight included; fetching pauses above it and
     /// goes on below half. librdkafka keeps up to 16 MiB of its own. Default 32 MiB.
     pub max_buffer_bytes: u32,
     /// The longest that a confirmed effect waits for its offset to be committed. A crash delivers again what was not
     /// committed, without effect. Default 250 ms.
+    #[serde(with = "humantime_serde")]
     pub commit_interval: Duration,
     /// How long a revoke or a shutdown waits for the batch in flight. What is not confirmed by then is delivered again.
     /// Default 5 s.
+    #[serde(with = "humantime_serde")]
     pub drain_deadline: Duration,
     /// How long a batch's transaction may take before its connection is dropped and the batch tried again. Default 30 s.
+    #[serde(with = "humantime_serde")]
     pub batch_deadline: Duration,
     /// How long a statement may wait for a lock before the batch is tried again. Default 5 s.
+    #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
     /// Pause before a batch is tried again after a transient error, doubling with every failure. Default 100 ms.
+    #[serde(with = "humantime_serde")]
     pub backoff_initial: Duration,
     /// The longest such pause. Default 10 s.
+    #[serde(with = "humantime_serde")]
     pub backoff_max: Duration,
     /// Further librdkafka properties (`security.protocol`, `sasl.username`, `group.instance.id`, …). What the guarantees
     /// stand on cannot be changed; [`ConsumerOptions::validate`] names it.

@@ -1,9 +1,32 @@
 //! `Consumer`: several projections in one process, each with a consumer group and a loop of its own.
 
+mod intake;
+mod record;
+mod source;
+mod start;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracium_core::{NameError, SqlIdentifier, Topic};
 
+use self::intake::{Intake, Limits};
+use self::source::Source;
+use self::worker::{Session, Worker};
+use crate::batch::Scope;
 use crate::{ConsumerError, ConsumerOptions, Start, Wired};
+
+pub(crate) use self::record::Record;
+#[cfg(test)]
+pub(crate) use self::record::Partition;
+
+/// Rebuilds will raise it; until then every projection has its first.
+const EPOCH: i32 = 1;
+/// What the polling thread may take beyond the drain deadline, to commit and to leave the group.
+const LEAVE_GRACE: Duration = Duration::from_secs(3);
 
 /// What a projection reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,10 +129,95 @@ impl Consumer {
         if self.projections.is_empty() {
             return Err(ConsumerError::NoProjection);
         }
-        stop.cancelled().await;
-        Ok(())
+        let Self { options, projections } = self;
+        let topics: Vec<(String, Topic)> = projections
+            .iter()
+            .flat_map(|(wired, subscription)| {
+                subscription.topics.iter().map(|topic| (wired.effect().name().to_owned(), topic.clone()))
+            })
+            .collect();
+        let asked = options.clone();
+        tokio::task::spawn_blocking(move || start::check_topics(&asked, &topics))
+            .await
+            .map_err(|_| ConsumerError::Died { projection: String::new(), what: "check of the topics" })??;
+
+        // Cancelled with the caller's token, by the first error, and when this future is dropped.
+        let stop_all = stop.child_token();
+        let _stop_on_drop = stop_all.clone().drop_guard();
+        let options = Arc::new(options);
+        let mut loops = JoinSet::new();
+        for (wired, subscription) in projections {
+            loops.spawn(project(wired, subscription, options.clone(), stop_all.clone()));
+        }
+        let mut result = Ok(());
+        while let Some(ended) = loops.join_next().await {
+            let ended = ended.unwrap_or(Err(ConsumerError::Died { projection: String::new(), what: "loop" }));
+            if ended.is_err() && result.is_ok() {
+                stop_all.cancel();
+                result = ended;
+            }
+        }
+        result
     }
 }
+
+/// One projection, from its checks to its leaving.
+async fn project(
+    wired: Wired,
+    subscription: Subscription,
+    options: Arc<ConsumerOptions>,
+    stop: CancellationToken,
+) -> Result<(), ConsumerError> {
+    let effect = wired.effect();
+    let name = effect.name().to_owned();
+    let mut session = Session::new(effect.pool().connect_options(), &name, &options);
+    start::prepare(effect, EPOCH, &mut session, options.start_deadline).await?;
+    let group = group(options.group_prefix.as_deref(), &name, EPOCH);
+    let intake = Arc::new(Intake::new(Limits::of(&options)));
+    // However this function ends, the polling thread ends too.
+    let _close = CloseOnDrop(intake.clone());
+    let source = Source {
+        projection: name.clone(),
+        group: group.clone(),
+        topics: subscription.topics,
+        intake: intake.clone(),
+        stop: stop.clone(),
+    };
+    let left = source.spawn(&options)?;
+    tracing::info!(projection = name, group, "projection runs");
+    let mut worker = Worker {
+        scope: Scope { effect, epoch: EPOCH, start: subscription.start },
+        intake: &intake,
+        session,
+        backoff: options.backoff(),
+        batch_deadline: options.batch_deadline,
+        drain_deadline: options.drain_deadline,
+        stop,
+    };
+    let result = worker.run().await;
+    intake.close();
+    match tokio::time::timeout(options.drain_deadline + LEAVE_GRACE, left).await {
+        Ok(Ok(())) => tracing::info!(projection = name, group, "projection stopped"),
+        Ok(Err(_)) => return result.and(Err(ConsumerError::Died { projection: name, what: "polling thread" })),
+        Err(_) => tracing::warn!(projection = name, group, "left the group without an answer; events may come again"),
+    }
+    result
+}
+
+/// The consumer group of a projection's epoch.
+fn group(prefix: Option<&str>, projection: &str, epoch: i32) -> String {
+    let prefix = prefix.map(|p| format!("{p}.")).unwrap_or_default();
+    format!("{prefix}{projection}.e{epoch}")
+}
+
+struct CloseOnDrop(Arc<Intake>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 
 /// Two topics that carry the same aggregates: the same one twice, or `orders` and its copy `orders.v2`.
 fn same_events(topics: &[Topic]) -> Option<(&Topic, &Topic)> {

@@ -220,6 +220,9 @@ pub enum ConsumerError {
         #[source]
         source: KafkaError,
     },
+    /// The system gave no thread for polling.
+    #[error("no thread could be started for polling Kafka")]
+    Thread(#[source] std::io::Error),
     /// A task or thread of the consumer ended by a panic.
     #[error("projection {projection}: BUG: its {what} ended by itself")]
     Died {

@@ -48,11 +48,15 @@
 //! Nothing is promised across aggregates, and effects outside PostgreSQL's transaction (a call from
 //! [`Projection::apply`]) may happen more than once.
 
+mod batch;
 mod config;
 mod consumer;
+mod dead_letter;
 mod decision;
 mod effect;
 mod error;
+mod last_seen;
+mod progress;
 mod projection;
 mod sink;
 mod sql;
