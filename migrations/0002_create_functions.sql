@@ -4,7 +4,9 @@
 -- Errors carry an SQLSTATE of class TR and, as DETAIL, a JSON object with the data:
 --   TR001 version conflict        {"aggregate_type","aggregate_id","expected","actual"}
 --   TR002 event id reused         {"event_id"}
+--         also 23505 on event_store_event_id_key: the same id in two aggregates at the same time
 --   TR003 invalid input           {"field"}
+--         also 22P02, 22P05, 22003, 22021, 22023: a value that PostgreSQL itself cannot read (a UUID, NUL, a number, base64)
 --   TR004 topic carries the other kind of message   {"topic"}
 --   TR005 no shards               run `tracium migrate`
 
@@ -41,6 +43,60 @@ BEGIN
     END IF;
 END $$;
 
+-- Kafka's own rule for a topic.
+CREATE FUNCTION tracium.check_topic(p_topic text) RETURNS void
+LANGUAGE plpgsql SET search_path = tracium, pg_temp AS $$
+BEGIN
+    PERFORM check_name('topic', p_topic, '^[a-zA-Z0-9._-]{1,249}$');
+    IF p_topic IN ('.', '..') THEN
+        PERFORM fail('TR003', format('topic %L is not a name Kafka takes', p_topic), '{"field":"topic"}');
+    END IF;
+END $$;
+
+-- Headers that the relay could not read would stop their key, so they are refused here: an object of texts, or an array
+-- of ["name", "text" | null | {"base64": "..."}]. The names that the envelope writes itself are not free.
+CREATE FUNCTION tracium.check_headers(p_headers jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = tracium, pg_temp AS $$
+DECLARE v_name jsonb; v_value jsonb; v_text text;
+BEGIN
+    IF jsonb_typeof(p_headers) NOT IN ('array', 'object') THEN
+        PERFORM fail('TR003', 'headers are neither an array of [name, value] pairs nor an object', '{"field":"headers"}');
+    END IF;
+    FOR v_name, v_value IN
+        SELECT to_jsonb(key), value FROM jsonb_each(CASE jsonb_typeof(p_headers) WHEN 'object' THEN p_headers END)
+        UNION ALL
+        SELECT CASE WHEN jsonb_typeof(pair) = 'array' AND jsonb_array_length(pair) = 2 THEN pair -> 0 END, pair -> 1
+        FROM jsonb_array_elements(CASE jsonb_typeof(p_headers) WHEN 'array' THEN p_headers END) AS x (pair)
+    LOOP
+        v_text := v_name #>> '{}';
+        IF jsonb_typeof(v_name) IS DISTINCT FROM 'string' OR v_text = '' THEN
+            PERFORM fail('TR003', format('header %s is not a pair of a name and a value', coalesce(v_name, v_value)), '{"field":"headers"}');
+        ELSIF v_text LIKE 'tracium-%' OR v_text IN ('event_id', 'event_type', 'aggregate_type', 'aggregate_id',
+                'aggregate_version', 'previous_version', 'schema_version', 'created_at') THEN
+            PERFORM fail('TR003', format('header %L is written by Tracium; choose another name', v_text), '{"field":"headers"}');
+        ELSIF jsonb_typeof(v_value) = 'object' AND jsonb_typeof(v_value -> 'base64') = 'string' THEN
+            PERFORM decode(v_value ->> 'base64', 'base64');
+        ELSIF jsonb_typeof(v_value) NOT IN ('string', 'null') THEN
+            PERFORM fail('TR003', format('header %L is neither a text nor null nor {"base64": "..."}', v_text), '{"field":"headers"}');
+        END IF;
+    END LOOP;
+END $$;
+
+-- What append and publish ask of an event alike.
+CREATE FUNCTION tracium.check_event(p_event_type text, p_schema_version integer, p_payload jsonb, p_payload_bytes bytea, p_headers jsonb)
+RETURNS void
+LANGUAGE plpgsql SET search_path = tracium, pg_temp AS $$
+BEGIN
+    PERFORM check_name('event type', p_event_type, '^[A-Za-z][A-Za-z0-9_.-]{0,199}$');
+    IF p_schema_version < 1 THEN
+        PERFORM fail('TR003', format('schema version %s is not 1 or more', p_schema_version), '{"field":"schema_version"}');
+    ELSIF p_payload IS NOT NULL AND p_payload_bytes IS NOT NULL THEN
+        PERFORM fail('TR003', 'an event has a JSON payload or bytes, not both', '{"field":"payload"}');
+    ELSIF p_headers IS NOT NULL THEN
+        PERFORM check_headers(p_headers);
+    END IF;
+END $$;
+
 CREATE FUNCTION tracium.shard_count() RETURNS integer
 LANGUAGE plpgsql STABLE SET search_path = tracium, pg_temp AS $$
 DECLARE v_shards integer;
@@ -69,6 +125,11 @@ END $$;
 CREATE FUNCTION tracium.route_of(p_aggregate_type text, OUT o_topic text, OUT o_mixed boolean)
 LANGUAGE plpgsql SET search_path = tracium, pg_temp AS $$
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- An old snapshot may not know a new topic or flag; locking the rows fails with 40001 where it does not.
+        PERFORM 1 FROM route r WHERE r.aggregate_type = p_aggregate_type FOR SHARE;
+        PERFORM 1 FROM topic t WHERE t.name = (SELECT r.topic FROM route r WHERE r.aggregate_type = p_aggregate_type) FOR SHARE;
+    END IF;
     SELECT r.topic, t.unversioned INTO o_topic, o_mixed
     FROM route r LEFT JOIN topic t ON t.name = r.topic AND t.versioned WHERE r.aggregate_type = p_aggregate_type;
     IF FOUND AND (o_topic IS NULL OR o_mixed IS NOT NULL) THEN
@@ -114,7 +175,8 @@ BEGIN
     v_count := jsonb_array_length(p_events);
 
     -- Before any id is drawn or flag read: the relay's floor and tracium.allow_messages wait for this lock.
-    LOCK TABLE outbox IN ROW EXCLUSIVE MODE;
+    -- ONLY: a lock on each shard's table as well would leave PostgreSQL's fast path.
+    LOCK TABLE ONLY outbox IN ROW EXCLUSIVE MODE;
 
     -- The head first. What is read under its lock is committed.
     SELECT s.version, s.published_version INTO v_version, v_published FROM stream s
@@ -129,6 +191,9 @@ BEGIN
     SELECT array_agg((e ->> 'event_id')::uuid ORDER BY n) INTO v_ids FROM jsonb_array_elements(p_events) WITH ORDINALITY x (e, n);
     IF array_position(v_ids, NULL) IS NOT NULL THEN
         PERFORM fail('TR003', 'event_id is missing: every event needs a UUID', '{"field":"event_id"}');
+    ELSIF (SELECT count(DISTINCT i) FROM unnest(v_ids) i) < v_count THEN
+        PERFORM fail('TR002', 'an event id is given twice in one call',
+            (SELECT jsonb_build_object('event_id', i) FROM unnest(v_ids) i GROUP BY i HAVING count(*) > 1 LIMIT 1));
     END IF;
 
     SELECT count(*) INTO v_known FROM event_store s WHERE s.event_id = ANY (v_ids);
@@ -173,7 +238,7 @@ BEGIN
                nullif(e -> 'headers', 'null') AS headers, nullif(e -> 'metadata', 'null') AS metadata
         FROM jsonb_array_elements(p_events) WITH ORDINALITY x (e, n) ORDER BY n
     ), checked AS (
-        SELECT check_name('event type', e.event_type, '^[A-Za-z][A-Za-z0-9_.-]{0,199}$') FROM e
+        SELECT check_event(e.event_type, e.schema_version, e.payload, e.payload_bytes, e.headers) FROM e
     ), stored AS (
         INSERT INTO event_store (event_id, aggregate_type, aggregate_id, version, event_type, schema_version, topic,
                                  payload, payload_bytes, headers, metadata, xid8, recorded_at)
@@ -201,22 +266,22 @@ END $$;
 -- Publishes one message that belongs to no event-sourced aggregate. Not idempotent: a repeat is a duplicate with the
 -- same event id. Its order is the commit order per (topic, key), unless p_ordered is false.
 CREATE FUNCTION tracium.publish(
-    p_topic text, p_key text, p_event_id uuid, p_event_type text, p_schema_version integer,
-    p_payload jsonb, p_payload_bytes bytea, p_headers jsonb, p_ordered boolean
+    p_topic text, p_key text, p_event_id uuid, p_event_type text, p_schema_version integer DEFAULT 1,
+    p_payload jsonb DEFAULT NULL, p_payload_bytes bytea DEFAULT NULL, p_headers jsonb DEFAULT NULL, p_ordered boolean DEFAULT true
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tracium, pg_temp AS $$
-DECLARE v_topic topic; v_id bigint;
+DECLARE
+    v_topic   topic;
+    v_id      bigint;
+    v_headers jsonb := nullif(p_headers, 'null');
 BEGIN
-    PERFORM check_name('topic', p_topic, '^[a-zA-Z0-9._-]{1,249}$');
-    IF p_topic IN ('.', '..') THEN
-        PERFORM fail('TR003', format('topic %L is not a name Kafka takes', p_topic), '{"field":"topic"}');
-    END IF;
+    PERFORM check_topic(p_topic);
     PERFORM check_name('partition key', p_key, NULL);
-    PERFORM check_name('event type', p_event_type, '^[A-Za-z][A-Za-z0-9_.-]{0,199}$');
     IF p_event_id IS NULL THEN
         PERFORM fail('TR003', 'event_id is missing: every message needs a UUID', '{"field":"event_id"}');
     END IF;
-    LOCK TABLE outbox IN ROW EXCLUSIVE MODE;
+    PERFORM check_event(p_event_type, p_schema_version, p_payload, p_payload_bytes, v_headers);
+    LOCK TABLE ONLY outbox IN ROW EXCLUSIVE MODE;
     SELECT * INTO v_topic FROM topic WHERE name = p_topic;
     IF NOT FOUND THEN
         INSERT INTO topic AS t (name, versioned, unversioned) VALUES (p_topic, false, true)
@@ -226,15 +291,25 @@ BEGIN
         PERFORM fail('TR004', format('topic %L carries the events of aggregates; to mix in messages without a version run SELECT tracium.allow_messages(%L)', p_topic, p_topic),
             jsonb_build_object('topic', p_topic));
     END IF;
-    IF p_ordered THEN
+    IF p_ordered IS NOT FALSE THEN
         PERFORM lock_key(p_topic, p_key);
     END IF;
     INSERT INTO outbox (event_id, event_type, schema_version, topic, partition_key, payload, payload_bytes, size, headers, shard, created_at)
-    VALUES (p_event_id, p_event_type, p_schema_version, p_topic, p_key, p_payload, p_payload_bytes,
-            coalesce(octet_length(p_payload_bytes), octet_length(p_payload::text), 0), nullif(p_headers, 'null'),
+    VALUES (p_event_id, p_event_type, coalesce(p_schema_version, 1), p_topic, p_key, p_payload, p_payload_bytes,
+            coalesce(octet_length(p_payload_bytes), octet_length(p_payload::text), 0), v_headers,
             shard_of(p_key, shard_count()), clock_timestamp())
     RETURNING id INTO v_id;
     RETURN v_id;
+END $$;
+
+-- What waits for writers and then looks must see what they wrote: the snapshot has to be the statement's, not the
+-- transaction's.
+CREATE FUNCTION tracium.check_fresh_snapshot(p_what text) RETURNS void
+LANGUAGE plpgsql SET search_path = tracium, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM fail('TR003', format('%s needs a READ COMMITTED transaction', p_what), '{"field":"isolation"}');
+    END IF;
 END $$;
 
 -- Sends an aggregate type's events to another topic than the rule's, or (NULL) nowhere. Before the type's first event:
@@ -245,9 +320,11 @@ DECLARE v_topic text;
 BEGIN
     PERFORM check_name('aggregate type', p_aggregate_type, '^[a-z][a-z0-9_-]{0,99}$');
     IF p_topic IS NOT NULL THEN
-        PERFORM check_name('topic', p_topic, '^[a-zA-Z0-9._-]{1,249}$');
+        PERFORM check_topic(p_topic);
     END IF;
-    LOCK TABLE route IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM check_fresh_snapshot('set_route');
+    -- Waits for the appends under way: one of them may be the type's first.
+    LOCK TABLE ONLY outbox IN SHARE ROW EXCLUSIVE MODE;
     SELECT topic INTO v_topic FROM route WHERE aggregate_type = p_aggregate_type;
     IF FOUND AND v_topic IS NOT DISTINCT FROM p_topic THEN
         RETURN;
@@ -271,8 +348,8 @@ END $$;
 CREATE FUNCTION tracium.allow_messages(p_topic text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tracium, pg_temp AS $$
 BEGIN
-    PERFORM check_name('topic', p_topic, '^[a-zA-Z0-9._-]{1,249}$');
-    LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM check_topic(p_topic);
+    LOCK TABLE ONLY outbox IN SHARE ROW EXCLUSIVE MODE;
     INSERT INTO topic AS t (name, versioned, unversioned) VALUES (p_topic, false, true)
         ON CONFLICT (name) DO UPDATE SET unversioned = true;
 END $$;

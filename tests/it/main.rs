@@ -3,3 +3,4 @@
 
 mod consumer;
 mod relay;
+mod write;

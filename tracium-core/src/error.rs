@@ -38,8 +38,8 @@ pub trait Classify {
 /// The class of a PostgreSQL error, by SQLSTATE (PostgreSQL documentation, appendix A).
 ///
 /// Serialization failures, deadlocks, lost connections, a server that starts or stops and exhausted resources are
-/// transient. A missing schema, missing rights and a wrong password are fatal. What the row itself violates (classes 22
-/// and 23) is poison.
+/// transient. A missing schema, missing rights and a wrong password are fatal. What the row itself violates (classes 22,
+/// 23 and 54: bad values, constraints, PostgreSQL's limits) is poison.
 #[must_use]
 pub fn class_of_database_error(error: &sqlx::Error) -> Class {
     let Some(database) = error.as_database_error() else {
@@ -66,7 +66,7 @@ fn class_of_sqlstate(code: &str) -> Class {
         "TR001" | "TR002" | "TR003" | "TR004" => Class::Poison,
         _ => match code.get(..2) {
             Some("08" | "40" | "53" | "57" | "58" | "XX") => Class::Transient,
-            Some("22" | "23") => Class::Poison,
+            Some("22" | "23" | "54") => Class::Poison,
             _ => Class::Fatal,
         },
     }

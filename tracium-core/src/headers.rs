@@ -1,7 +1,8 @@
 //! User headers of an event: ordered, repeatable, byte-exact.
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::alphabet::STANDARD;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 /// Headers as Kafka has them: an ordered list of names and optional bytes. A name may appear twice, a value may be
@@ -11,6 +12,10 @@ use serde_json::Value;
 /// object of texts `{"name": "text"}` is read too, for callers in other languages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Headers(Vec<(String, Option<Vec<u8>>)>);
+
+/// As lenient as PostgreSQL's `decode`, which checked it on the way in; line breaks, which its `encode` writes, are
+/// taken out before.
+const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// Headers that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +117,10 @@ impl Headers {
             Value::Null => Ok(None),
             Value::String(text) => Ok(Some(text.clone().into_bytes())),
             Value::Object(map) => match map.get("base64") {
-                Some(Value::String(text)) => BASE64.decode(text).map(Some).map_err(|_| shape(value)),
+                Some(Value::String(text)) => {
+                    let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+                    BASE64.decode(text).map(Some).map_err(|_| shape(value))
+                }
                 _ => Err(shape(value)),
             },
             _ => Err(shape(value)),

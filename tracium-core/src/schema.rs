@@ -55,7 +55,7 @@ pub enum SchemaError {
         /// The server's major version.
         found: u32,
     },
-    /// Another number of shards was asked for than the database has.
+    /// The database has no shards, or another number of them than was asked for.
     #[error("{0}")]
     Shards(String),
     /// A migration failed. Nothing of it stays.
@@ -114,13 +114,22 @@ pub async fn migrate(connection: &mut PgConnection, shards: Option<u16>) -> Resu
     check(connection).await
 }
 
-/// Everything `migrate` would run on an empty database, as one script for `psql`.
+/// Everything `migrate` would run on an empty database, as one script for `psql`. It also records the migrations, so that
+/// a later `migrate` goes on from there.
 #[must_use]
 pub fn script(shards: u16) -> String {
-    let mut script = String::from("\\set ON_ERROR_STOP on\nBEGIN;\n");
+    let mut script = String::from("\\set ON_ERROR_STOP on\nBEGIN;\nCREATE SCHEMA IF NOT EXISTS tracium;\n");
+    script.push_str(sql::CREATE_SCHEMA_MIGRATION);
     for migration in MIGRATOR.iter() {
         script.push_str(&format!("\n-- {:04} {}\n", migration.version, migration.description));
         script.push_str(migration.sql.as_str());
+        let checksum: String = migration.checksum.iter().map(|byte| format!("{byte:02x}")).collect();
+        script.push_str(&format!(
+            "\nINSERT INTO tracium.schema_migration (version, description, success, checksum, execution_time)
+    VALUES ({}, '{}', true, '\\x{checksum}', -1);\n",
+            migration.version,
+            migration.description.replace('\'', "''"),
+        ));
     }
     script.push_str(&format!("\nSELECT tracium.create_shards({shards});\nCOMMIT;\n"));
     script
@@ -135,9 +144,12 @@ pub async fn check(connection: &mut PgConnection) -> Result<Installed, SchemaErr
     if oldest_binary > VERSION {
         return Err(SchemaError::Newer { found, oldest_binary, binary: VERSION });
     }
+    if found < VERSION {
+        return Err(SchemaError::Older { found, needed: VERSION });
+    }
     match shards.and_then(|n| u16::try_from(n).ok()) {
-        Some(shards) if found >= VERSION => Ok(Installed { version: found, shards }),
-        _ => Err(SchemaError::Older { found, needed: VERSION }),
+        Some(shards) => Ok(Installed { version: found, shards }),
+        None => Err(SchemaError::Shards("the outbox has no shards; run `tracium migrate`".to_owned())),
     }
 }
 

@@ -25,3 +25,14 @@ pub(crate) const SCHEMA_VERSION: &str = "
 
 /// Makes the shard tables; the same number again changes nothing.
 pub(crate) const CREATE_SHARDS: &str = "SELECT tracium.create_shards($1)";
+
+/// sqlx's own table of migrations, for a database that is set up by the printed script.
+pub(crate) const CREATE_SCHEMA_MIGRATION: &str = "CREATE TABLE tracium.schema_migration (
+    version        bigint      NOT NULL CONSTRAINT schema_migration_pkey PRIMARY KEY,
+    description    text        NOT NULL,
+    installed_on   timestamptz NOT NULL DEFAULT now(),
+    success        boolean     NOT NULL,
+    checksum       bytea       NOT NULL,
+    execution_time bigint      NOT NULL
+);
+";

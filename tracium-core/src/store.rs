@@ -107,14 +107,19 @@ impl Classify for AppendError {
     }
 }
 
+fn detail_text(error: &sqlx::Error) -> Option<&str> {
+    error.as_database_error()?.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?.detail()
+}
+
 /// The data that SQL errors of class TR carry as DETAIL.
 fn detail(error: &sqlx::Error) -> Value {
-    error
-        .as_database_error()
-        .and_then(|e| e.try_downcast_ref::<sqlx::postgres::PgDatabaseError>())
-        .and_then(|e| e.detail())
-        .and_then(|d| serde_json::from_str(d).ok())
-        .unwrap_or(Value::Null)
+    detail_text(error).and_then(|d| serde_json::from_str(d).ok()).unwrap_or(Value::Null)
+}
+
+/// The id that PostgreSQL names in the DETAIL of a unique violation, in whatever language: `(event_id)=(…)`.
+fn duplicate_id(error: &sqlx::Error) -> String {
+    let id = detail_text(error).and_then(|d| d.split(['(', ')']).find(|part| Uuid::parse_str(part).is_ok()));
+    id.unwrap_or("(unknown)").to_owned()
 }
 
 /// What an SQLSTATE means on the write side, for append and publish alike.
@@ -140,8 +145,9 @@ impl WriteFailure {
                 Self::Conflict { expected: version("expected"), actual: version("actual") }
             }
             (Some("TR002"), _) => Self::EventIdReused(detail(&error)["event_id"].as_str().unwrap_or("?").to_owned()),
-            (Some("23505"), Some("event_store_event_id_key")) => Self::EventIdReused("(concurrent)".to_owned()),
-            (Some("TR003" | "22P02" | "22P05" | "22021"), _) => Self::Invalid(message),
+            (Some("23505"), Some("event_store_event_id_key")) => Self::EventIdReused(duplicate_id(&error)),
+            // What PostgreSQL itself cannot read: a UUID, a NUL, a number, base64; or an event beyond its limits.
+            (Some("TR003" | "22P02" | "22P05" | "22003" | "22021" | "22023" | "54000" | "54001"), _) => Self::Invalid(message),
             (Some("TR004"), _) => Self::TopicCarriesAggregates(message),
             (Some("TR005" | "3F000" | "42P01" | "42883"), _) => Self::SchemaMissing(error),
             (Some("42501"), _) => Self::Denied(error),
