@@ -56,6 +56,8 @@ pub(crate) struct Sourced<T> {
     pub(crate) origin: String,
 }
 
+const DEFAULT_BROKER: &str = "the default of relay.kafka.bootstrap_servers";
+
 /// The shape of `tracium.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,7 +90,7 @@ impl Settings {
 
     fn from_layers(layers: Layers) -> Outcome<Self> {
         let origin = |key: &str, default: &str| layers.origin(key).unwrap_or_else(|| default.to_owned());
-        let kafka_origin = origin("relay.kafka.bootstrap_servers", "the default of relay.kafka.bootstrap_servers");
+        let kafka_origin = origin("relay.kafka.bootstrap_servers", DEFAULT_BROKER);
         let database_origin = origin("database_url", "");
         let file: File = layers.deserialize()?;
         let database_url = file.database_url.map(|value| {
@@ -103,6 +105,12 @@ impl Settings {
             .for_each(|(_, value)| crate::redact::remember(value));
         file.relay.validate().map_err(Failure::usage)?;
         Ok(Self { database_url, relay: file.relay, kafka_origin })
+    }
+
+    /// The broker, if a setting names one.
+    pub(crate) fn kafka(&self) -> Option<Sourced<String>> {
+        let value = self.relay.kafka.bootstrap_servers.clone();
+        (self.kafka_origin != DEFAULT_BROKER).then(|| Sourced { value, origin: self.kafka_origin.clone() })
     }
 
     /// The database, which has no default: a guess could migrate the wrong one.

@@ -4,12 +4,14 @@
 
 mod config;
 mod connect;
+mod demo;
 mod failure;
 mod migrate;
 mod out;
 mod outbox;
 mod redact;
 mod relay;
+mod stage;
 mod status;
 
 use std::process::ExitCode;
@@ -42,12 +44,15 @@ Exit codes: 0 fine, 1 a check failed, 2 usage or configuration, 3 a dependency i
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::DemoArgs),
     Migrate(migrate::MigrateArgs),
     #[command(subcommand)]
     Relay(relay::RelayCommand),
     Status(status::StatusArgs),
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
+    #[command(hide = true)]
+    DemoConsumer(demo::consumer::DemoConsumerArgs),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +74,8 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Outcome {
     match cli.command {
+        Command::Demo(args) => demo::run(&cli.config, &args).await,
+        Command::DemoConsumer(args) => demo::consumer::run(&cli.config, &args).await,
         Command::Migrate(args) => migrate::run(&cli.config, &args).await,
         Command::Relay(relay::RelayCommand::Run(args)) => relay::run(&cli.config, &args).await,
         Command::Status(args) => status::run(&cli.config, &args).await,

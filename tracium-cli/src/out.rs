@@ -24,6 +24,13 @@ pub(crate) fn note(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "{}", redact(text.as_ref()));
 }
 
+/// Raw text to standard error: redraws of a live picture.
+pub(crate) fn raw(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(redact(text).as_bytes());
+    let _ = stderr.flush();
+}
+
 /// Where log lines go: standard error, redacted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogWriter;

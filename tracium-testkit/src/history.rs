@@ -56,7 +56,8 @@ pub struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, example: impl FnOnce() -> String) {
+    /// Counts one, and keeps its words if it is among the first.
+    pub fn add(&mut self, example: impl FnOnce() -> String) {
         self.count += 1;
         if self.examples.len() < NAMED {
             self.examples.push(example());

@@ -1,0 +1,102 @@
+//! A broker: the user's, or librdkafka's mock cluster in this process.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use tracium_relay::KafkaOptions;
+
+use crate::config::Sourced;
+use crate::connect;
+use crate::failure::{Failure, Outcome};
+
+/// How long the broker may take over a topic.
+const ADMIN_DEADLINE: Duration = Duration::from_secs(15);
+
+/// A broker and the topics and groups that were made on it.
+pub(crate) struct Broker {
+    /// Its address.
+    pub(crate) bootstrap: String,
+    /// What to say of it.
+    pub(crate) description: String,
+    mock: Option<MockCluster<'static, DefaultProducerContext>>,
+    topics: Vec<String>,
+    groups: Vec<String>,
+}
+
+impl Broker {
+    /// Bytes that the mock keeps of a partition; older ones it drops, read or not.
+    pub(crate) const MOCK_PARTITION_BYTES: u64 = 5 * 1024 * 1024;
+
+    /// That broker, or a mock.
+    pub(crate) async fn make(kafka: Option<&Sourced<String>>) -> Outcome<Self> {
+        let (bootstrap, description, mock) = match kafka {
+            Some(kafka) => {
+                let options = KafkaOptions { bootstrap_servers: kafka.value.clone(), ..KafkaOptions::default() };
+                connect::broker(&options, &kafka.origin).await?;
+                (kafka.value.clone(), format!("Kafka at {}", kafka.value), None)
+            }
+            None => {
+                let mock = MockCluster::new(1)
+                    .map_err(|error| Failure::found(anyhow!(error).context("librdkafka's mock broker did not start")))?;
+                (mock.bootstrap_servers(), "librdkafka's mock broker, in this process".to_owned(), Some(mock))
+            }
+        };
+        Ok(Self { bootstrap, description, mock, topics: Vec::new(), groups: Vec::new() })
+    }
+
+    /// Whether it is the mock.
+    pub(crate) fn is_mock(&self) -> bool {
+        self.mock.is_some()
+    }
+
+    /// Makes a topic; on a real broker it is deleted at the end.
+    pub(crate) async fn create_topic(&mut self, name: &str, partitions: i32) -> Outcome {
+        let failed = |error: anyhow::Error| Failure::found(error.context(format!("cannot make topic {name}")));
+        if let Some(mock) = &self.mock {
+            return mock.create_topic(name, partitions, 1).map_err(|error| failed(anyhow!(error)));
+        }
+        let admin = self.admin()?;
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
+        let options = AdminOptions::new().operation_timeout(Some(ADMIN_DEADLINE)).request_timeout(Some(ADMIN_DEADLINE));
+        for result in admin.create_topics([&topic], &options).await.map_err(|error| failed(anyhow!(error)))? {
+            result.map_err(|(_, code)| failed(anyhow!(code)))?;
+        }
+        self.topics.push(name.to_owned());
+        Ok(())
+    }
+
+    /// Consumer groups to delete at the end.
+    pub(crate) fn forget_group(&mut self, name: String) {
+        self.groups.push(name);
+    }
+
+    /// Deletes what was made.
+    pub(crate) async fn remove(self) -> Outcome {
+        if self.is_mock() || self.topics.is_empty() {
+            return Ok(());
+        }
+        let admin = self.admin()?;
+        let options = AdminOptions::new().operation_timeout(Some(ADMIN_DEADLINE)).request_timeout(Some(ADMIN_DEADLINE));
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        let groups: Vec<&str> = self.groups.iter().map(String::as_str).collect();
+        // A group that never came to be cannot be deleted, and need not.
+        let _ = admin.delete_groups(&groups, &options).await;
+        let failed = |error: anyhow::Error| Failure::found(error.context(format!("cannot delete topic {}", topics.join(", "))));
+        for result in admin.delete_topics(&topics, &options).await.map_err(|error| failed(anyhow!(error)))? {
+            result.map_err(|(_, code)| failed(anyhow!(code)))?;
+        }
+        Ok(())
+    }
+
+    fn admin(&self) -> Outcome<AdminClient<DefaultClientContext>> {
+        ClientConfig::new()
+            .set("bootstrap.servers", &self.bootstrap)
+            .create()
+            .map_err(|error| Failure::usage(anyhow!(error).context("librdkafka refuses its settings")))
+    }
+}
