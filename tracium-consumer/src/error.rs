@@ -33,7 +33,7 @@ pub enum ProjectionError {
     },
     /// PostgreSQL refused, or the connection broke. Class by SQLSTATE, [`class_of_database_error`].
     #[error("PostgreSQL refused a statement")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
     /// The event cannot be read as asked. Class poison.
     #[error(transparent)]
     Event(#[from] EventError),
@@ -64,6 +64,17 @@ impl ProjectionError {
         match self {
             Self::Refused { class, message, .. } => Self::Refused { class, message, source: Some(error.into()) },
             other => other,
+        }
+    }
+}
+
+/// By SQLSTATE, but for 25P02: a statement that failed because one before it had, unnoticed, since the projection dropped
+/// that error. To try again would fail for ever, so it is the event's. Class poison.
+impl From<sqlx::Error> for ProjectionError {
+    fn from(error: sqlx::Error) -> Self {
+        match error.as_database_error().and_then(|e| e.code()).as_deref() {
+            Some("25P02") => Self::poison("the projection went on after a statement of its own had failed").caused_by(error),
+            _ => Self::Database(error),
         }
     }
 }

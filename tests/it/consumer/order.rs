@@ -144,7 +144,7 @@ async fn case_p15_a_panic_in_a_fold_is_poison() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_that_postgresql_refuses_is_poison() {
-    poison("thing.nul", "ledger", "\\u0000").await;
+    poison("thing.nul", "ledger", "unsupported Unicode escape sequence").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

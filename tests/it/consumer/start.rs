@@ -136,7 +136,7 @@ async fn a_changed_declaration_under_an_old_name_is_refused_and_says_what_to_do(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_of_the_readers_name_is_not_touched() {
     let bed = Bed::new(1).await;
-    bed.database.execute("CREATE TABLE ledger (mine int)").await;
+    bed.database.execute("CREATE TABLE public.ledger (mine int)").await;
     let error = Running::start(bed.consumer(vec![bed.ledger(), bed.effects()])).error().await;
     assert!(matches!(&error, ConsumerError::Prepare { projection, .. } if projection == "ledger"), "{error:?}");
     assert!(std::error::Error::source(&error).unwrap().to_string().contains("\"public\".\"ledger\""));

@@ -224,7 +224,13 @@ impl Bed {
     }
 
     pub(crate) async fn wait_count(&self, sql: &str, expected: i64) {
-        eventually(&format!("{sql} = {expected}"), PATIENCE, || async { (self.count(sql).await == expected).then_some(()) }).await;
+        let count = || async {
+            match sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned())).fetch_one(&self.database.pool).await {
+                Err(error) if is_undefined_table(&error) => false, // the consumer has not made its table yet
+                count => count.unwrap_or_else(|e| panic!("{sql}: {e}")) == expected,
+            }
+        };
+        eventually(&format!("{sql} = {expected}"), PATIENCE, || async { count().await.then_some(()) }).await;
     }
 
     pub(crate) async fn text(&self, sql: &str) -> String {
@@ -233,13 +239,13 @@ impl Bed {
         text.unwrap_or_default()
     }
 
-    /// The versions folded into an aggregate's document.
+    /// The versions folded into an aggregate's document; none before the consumer has made its table.
     pub(crate) async fn folded(&self, id: &str) -> Vec<i64> {
-        let doc: Option<sqlx::types::Json<Folded>> = sqlx::query_scalar("SELECT doc FROM ledger WHERE aggregate_id = $1")
-            .bind(id)
-            .fetch_optional(&self.database.pool)
-            .await
-            .unwrap();
+        let doc = sqlx::query_scalar("SELECT doc FROM ledger WHERE aggregate_id = $1").bind(id).fetch_optional(&self.database.pool);
+        let doc: Option<sqlx::types::Json<Folded>> = match doc.await {
+            Err(error) if is_undefined_table(&error) => None,
+            doc => doc.unwrap(),
+        };
         doc.map_or_else(Vec::new, |doc| doc.0.versions)
     }
 
@@ -259,8 +265,18 @@ impl Bed {
     }
 }
 
+fn is_undefined_table(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|e| e.code().as_deref() == Some("42P01"))
+}
+
 fn group_client(group: &str) -> BaseConsumer {
-    ClientConfig::new().set("bootstrap.servers", kafka::bootstrap()).set("group.id", group).create().unwrap()
+    // Its drop polls: committing by itself, it would take the group on to where that poll came.
+    ClientConfig::new()
+        .set("bootstrap.servers", kafka::bootstrap())
+        .set("group.id", group)
+        .set("enable.auto.commit", "false")
+        .create()
+        .unwrap()
 }
 
 fn partitions(consumer: &BaseConsumer, topic: &str) -> TopicPartitionList {

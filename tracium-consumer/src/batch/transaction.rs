@@ -58,9 +58,9 @@ pub(crate) async fn apply(
     };
     plan.set_effects(effects);
 
-    last_seen::raise(&mut tx, name, scope.epoch, &plan.aggregates).await.map_err(swallowed)?;
+    last_seen::raise(&mut tx, name, scope.epoch, &plan.aggregates).await?;
     dead_letter::keep(&mut tx, name, scope.epoch, &plan).await?;
-    progress::save(&mut tx, name, scope.epoch, &plan.progress()).await.map_err(swallowed)?;
+    progress::save(&mut tx, name, scope.epoch, &plan.progress()).await?;
     tx.commit().await?;
     Ok(plan.summary())
 }
@@ -109,16 +109,7 @@ async fn one_by_one(
 /// One event, with every constraint checked and the savepoint released.
 async fn isolated(tx: &mut PgConnection, scope: Scope<'_>, event: &Event) -> Result<Effected, ProjectionError> {
     let mut effects = scope.effect.apply(tx, scope.epoch, std::slice::from_ref(event)).await?;
-    sqlx::query(sql::CHECK_CONSTRAINTS).execute(&mut *tx).await.map_err(swallowed)?;
+    sqlx::query(sql::CHECK_CONSTRAINTS).execute(&mut *tx).await?;
     sqlx::query(sql::RELEASE).execute(&mut *tx).await?;
     effects.pop().ok_or_else(|| ProjectionError::fatal("BUG: the effect gave no answer"))
-}
-
-/// A statement that failed because one before it had failed, unnoticed by us: the projection dropped that error. To try
-/// again would fail for ever, so it is the event's.
-fn swallowed(error: sqlx::Error) -> ProjectionError {
-    match error.as_database_error().and_then(|e| e.code()).as_deref() {
-        Some("25P02") => ProjectionError::poison("the projection went on after a statement of its own had failed").caused_by(error),
-        _ => error.into(),
-    }
 }
