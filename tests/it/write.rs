@@ -29,12 +29,7 @@ fn event(kind: &str) -> NewEvent {
 }
 
 /// One append in a transaction of its own.
-async fn append(
-    pool: &PgPool,
-    aggregate: &Aggregate,
-    expected: Expected,
-    events: &[NewEvent],
-) -> Result<Appended, AppendError> {
+async fn append(pool: &PgPool, aggregate: &Aggregate, expected: Expected, events: &[NewEvent]) -> Result<Appended, AppendError> {
     let mut tx = pool.begin().await.unwrap();
     let appended = EventStore::append(&mut tx, aggregate, expected, events).await?;
     tx.commit().await.unwrap();

@@ -19,9 +19,9 @@ use self::worker::{Session, Worker};
 use crate::batch::Scope;
 use crate::{ConsumerError, ConsumerOptions, Start, Wired};
 
-pub(crate) use self::record::Record;
 #[cfg(test)]
 pub(crate) use self::record::Partition;
+pub(crate) use self::record::Record;
 
 /// Rebuilds will raise it; until then every projection has its first.
 const EPOCH: i32 = 1;
@@ -217,7 +217,6 @@ impl Drop for CloseOnDrop {
         self.0.close();
     }
 }
-
 
 /// Two topics that carry the same aggregates: the same one twice, or `orders` and its copy `orders.v2`.
 fn same_events(topics: &[Topic]) -> Option<(&Topic, &Topic)> {

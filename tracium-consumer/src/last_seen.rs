@@ -55,12 +55,7 @@ async fn read(
 }
 
 /// Raises last_seen to what the effect reached.
-pub(crate) async fn raise(
-    tx: &mut PgConnection,
-    projection: &str,
-    epoch: i32,
-    aggregates: &[Entry],
-) -> Result<(), sqlx::Error> {
+pub(crate) async fn raise(tx: &mut PgConnection, projection: &str, epoch: i32, aggregates: &[Entry]) -> Result<(), sqlx::Error> {
     let reached: Vec<(&Aggregate, (Version, Uuid))> =
         aggregates.iter().filter_map(|entry| entry.reached.map(|reached| (&entry.aggregate, reached))).collect();
     if reached.is_empty() {
@@ -90,8 +85,7 @@ pub(crate) async fn record_ids(
     if ids.is_empty() {
         return Ok(HashSet::new());
     }
-    let new: Vec<Uuid> =
-        sqlx::query_scalar(sql::INSERT_PROCESSED).bind(projection).bind(epoch).bind(ids).fetch_all(tx).await?;
+    let new: Vec<Uuid> = sqlx::query_scalar(sql::INSERT_PROCESSED).bind(projection).bind(epoch).bind(ids).fetch_all(tx).await?;
     Ok(new.into_iter().collect())
 }
 

@@ -43,7 +43,8 @@ async fn case_p15_a_message_that_is_no_event_is_kept_with_its_origin_and_the_par
         .fetch_all(&bed.database.pool)
         .await
         .unwrap();
-        let expected = ["header event_id is missing", "header event_type is missing", "\"minus one\"", "not a UUID", "header event_id"];
+        let expected =
+            ["header event_id is missing", "header event_type is missing", "\"minus one\"", "not a UUID", "header event_id"];
         assert_eq!(letters.len(), expected.len(), "{letters:?}");
         for (n, ((cause, topic, partition, offset, parked, aggregate), expected)) in letters.iter().zip(expected).enumerate() {
             assert!(cause.contains(expected), "{cause}");

@@ -91,9 +91,8 @@ async fn case_p03_a_crash_between_effect_and_commit_has_no_second_effect() {
 async fn of_two_consumers_one_is_killed_and_the_other_takes_over_in_order() {
     let bed = Bed::new(4).await;
     let names: Vec<String> = (0..40).map(|n| format!("a{n}")).collect();
-    let round = |from: i64, to: i64| -> Vec<Event> {
-        (from..=to).flat_map(|v| names.iter().map(move |name| thing(name, v))).collect()
-    };
+    let round =
+        |from: i64, to: i64| -> Vec<Event> { (from..=to).flat_map(|v| names.iter().map(move |name| thing(name, v))).collect() };
     let process = Process::start(&bed, &bed.options);
     bed.produce(&round(1, 5)).await;
     bed.wait_count("SELECT count(*) FROM effects", 200).await;

@@ -22,9 +22,7 @@ async fn members(group: String) -> Vec<String> {
 
 fn large(count: i64, payload: usize) -> Vec<Event> {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(payload)).into_bytes();
-    (0..count)
-        .map(|n| Event { payload: Payload::Json(body.clone()), ..thing(&format!("a{}", n % 50), n / 50 + 1) })
-        .collect()
+    (0..count).map(|n| Event { payload: Payload::Json(body.clone()), ..thing(&format!("a{}", n % 50), n / 50 + 1) }).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

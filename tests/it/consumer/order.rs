@@ -108,10 +108,12 @@ async fn poison(event_type: &str, projection: &str, expected_cause: &str) {
     assert!(cause.starts_with("poison version 3: ") && cause.contains(expected_cause), "{cause}");
 
     // original bytes
-    let row = sqlx::query("SELECT key, payload, headers, topic, \"partition\", \"offset\", timestamp_ms FROM tracium.dead_letter WHERE NOT parked")
-        .fetch_one(&bed.database.pool)
-        .await
-        .unwrap();
+    let row = sqlx::query(
+        "SELECT key, payload, headers, topic, \"partition\", \"offset\", timestamp_ms FROM tracium.dead_letter WHERE NOT parked",
+    )
+    .fetch_one(&bed.database.pool)
+    .await
+    .unwrap();
     let sent = bed.envelope(&x[2]);
     assert_eq!(row.get::<Vec<u8>, _>("key"), sent.key);
     assert_eq!(row.get::<Option<Vec<u8>>, _>("payload"), sent.payload);

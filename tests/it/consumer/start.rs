@@ -88,7 +88,8 @@ async fn wiring_that_cannot_work_is_refused_before_anything_runs() {
     let new = || Consumer::new(Default::default());
     let error = |result: Result<Consumer, ConsumerError>| result.unwrap_err().to_string();
 
-    let twice = new().with(Effects.on_postgres(pool.clone()), to(&["a"])).unwrap().with(Effects.on_postgres(pool.clone()), to(&["b"]));
+    let twice =
+        new().with(Effects.on_postgres(pool.clone()), to(&["a"])).unwrap().with(Effects.on_postgres(pool.clone()), to(&["b"]));
     assert!(error(twice).contains("projection effects was added twice"));
     assert!(error(new().with(Ledger.into_postgres(pool.clone()), to(&[]))).contains("ledger subscribes to no topic"));
     let copies = error(new().with(Ledger.into_postgres(pool.clone()), to(&["orders", "users", "orders.v2"])));

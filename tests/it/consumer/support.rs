@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracium_consumer::{Consumer, ConsumerError, ConsumerOptions, IntoPostgres, Projection, ProjectionError, Start, Subscription, Wired};
+use tracium_consumer::{
+    Consumer, ConsumerError, ConsumerOptions, IntoPostgres, Projection, ProjectionError, Start, Subscription, Wired,
+};
 use tracium_core::wire::Envelope;
 use tracium_core::{Aggregate, Event, EventType, EvolveError, Headers, Payload, Version, View};
 use tracium_testkit::{TestDatabase, eventually, kafka};
@@ -234,14 +236,17 @@ impl Bed {
     }
 
     pub(crate) async fn text(&self, sql: &str) -> String {
-        let text: Option<String> =
-            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&self.database.pool).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let text: Option<String> = sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+            .fetch_one(&self.database.pool)
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e}"));
         text.unwrap_or_default()
     }
 
     /// The versions folded into an aggregate's document; none before the consumer has made its table.
     pub(crate) async fn folded(&self, id: &str) -> Vec<i64> {
-        let doc = sqlx::query_scalar("SELECT doc FROM ledger WHERE aggregate_id = $1").bind(id).fetch_optional(&self.database.pool);
+        let doc =
+            sqlx::query_scalar("SELECT doc FROM ledger WHERE aggregate_id = $1").bind(id).fetch_optional(&self.database.pool);
         let doc: Option<sqlx::types::Json<Folded>> = match doc.await {
             Err(error) if is_undefined_table(&error) => None,
             doc => doc.unwrap(),

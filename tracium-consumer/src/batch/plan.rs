@@ -11,11 +11,11 @@ use chrono::{DateTime, Utc};
 use tracium_core::{Aggregate, Event, Version};
 use uuid::Uuid;
 
+use crate::Start;
 use crate::consumer::Record;
 use crate::decision::{Decision, Position, decide, gap_cause};
 use crate::effect::Effected;
 use crate::error::chain;
-use crate::Start;
 
 /// What becomes of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -65,22 +65,18 @@ pub(crate) async fn apply(
     Ok(plan.summary())
 }
 
-async fn together(
-    tx: &mut PgConnection,
-    scope: Scope<'_>,
-    candidates: &[Event],
-) -> Result<Vec<Effected>, ProjectionError> {
+async fn together(tx: &mut PgConnection, scope: Scope<'_>, candidates: &[Event]) -> Result<Vec<Effected>, ProjectionError> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
-    scope.effect.apply(tx, scope.epoch, candidates).await
+    let effects = scope.effect.apply(tx, scope.epoch, candidates).await?;
+    if effects.len() != candidates.len() {
+        return Err(ProjectionError::fatal("BUG: the effect did not answer for every event"));
+    }
+    Ok(effects)
 }
 
-async fn one_by_one(
-    tx: &mut PgConnection,
-    scope: Scope<'_>,
-    candidates: &[Event],
-) -> Result<Vec<Effected>, ProjectionError> {
+async fn one_by_one(tx: &mut PgConnection, scope: Scope<'_>, candidates: &[Event]) -> Result<Vec<Effected>, ProjectionError> {
     let mut effects = Vec::with_capacity(candidates.len());
     let mut standing = Standing::default();
     for event in candidates {

@@ -92,13 +92,7 @@ pub(crate) struct Pressure {
 
 impl Intake {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            state: Mutex::default(),
-            arrived: Notify::new(),
-            released: Notify::new(),
-            ended: Condvar::new(),
-        }
+        Self { limits, state: Mutex::default(), arrived: Notify::new(), released: Notify::new(), ended: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -257,7 +251,8 @@ impl Intake {
                 state.in_flight.push(record.partition.clone());
             }
         }
-        (!batch.is_empty()).then_some(InFlight(self))
+        // made only if there is something: its drop takes the lock that is held here
+        (!batch.is_empty()).then(|| InFlight(self))
     }
 
     /// The effect of the batch is committed: its offsets may be.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8};
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
-use tracium_core::wire::{self, WireError};
 use tracium_core::Event;
+use tracium_core::wire::{self, WireError};
 
 /// One assignment of a partition: given back and assigned again, it is another one. All but the number and the topic is
 /// read and written under the intake's lock.
@@ -24,13 +24,7 @@ pub(crate) struct Partition {
 
 impl Partition {
     pub(crate) fn new(topic: Arc<str>, number: i32) -> Self {
-        Self {
-            topic,
-            number,
-            ownership: AtomicU8::new(0),
-            confirmed: AtomicI64::new(-1),
-            end_offset: AtomicI64::new(-1),
-        }
+        Self { topic, number, ownership: AtomicU8::new(0), confirmed: AtomicI64::new(-1), end_offset: AtomicI64::new(-1) }
     }
 }
 
@@ -164,6 +158,11 @@ impl Record {
             builder.header(name, value.as_deref());
         }
         builder.finish(partition.clone(), offset, Some(envelope.timestamp_ms), None)
+    }
+
+    /// A record without anything in it, for tests.
+    pub(crate) fn empty(partition: &Arc<Partition>, offset: i64) -> Self {
+        Builder::new(None, None).finish(partition.clone(), offset, None, None)
     }
 }
 

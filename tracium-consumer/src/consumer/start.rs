@@ -68,18 +68,17 @@ pub(crate) async fn prepare(
 ) -> Result<(), ConsumerError> {
     let projection = effect.name().to_owned();
     let database = address(&effect.pool().connect_options());
-    let unreachable = |source| ConsumerError::DatabaseUnreachable {
-        projection: projection.clone(),
-        database: database.clone(),
-        source,
-    };
+    let unreachable =
+        |source| ConsumerError::DatabaseUnreachable { projection: projection.clone(), database: database.clone(), source };
     let connection = match tokio::time::timeout(deadline, session.connection()).await {
         Ok(connection) => connection.map_err(unreachable)?,
         Err(_) => return Err(unreachable(sqlx::Error::PoolTimedOut)),
     };
-    schema::check(connection)
-        .await
-        .map_err(|source| ConsumerError::Schema { projection: projection.clone(), database: database.clone(), source })?;
+    schema::check(connection).await.map_err(|source| ConsumerError::Schema {
+        projection: projection.clone(),
+        database: database.clone(),
+        source,
+    })?;
     let declared = effect.fingerprint();
     match register(connection, effect, epoch, &declared).await {
         Ok(stored) if stored == declared => Ok(()),
@@ -98,8 +97,7 @@ async fn register(
     let mut tx = connection.begin_with(sql::BEGIN).await?;
     sqlx::query(sql::LOCK_PREPARE).execute(&mut *tx).await?;
     sqlx::query(sql::REGISTER).bind(effect.name()).bind(epoch).bind(declared).bind(effect.sink()).execute(&mut *tx).await?;
-    let stored: String =
-        sqlx::query_scalar(sql::FINGERPRINT).bind(effect.name()).bind(epoch).fetch_one(&mut *tx).await?;
+    let stored: String = sqlx::query_scalar(sql::FINGERPRINT).bind(effect.name()).bind(epoch).fetch_one(&mut *tx).await?;
     if stored == declared {
         effect.prepare(&mut tx, epoch).await?;
         tx.commit().await?;
