@@ -156,7 +156,7 @@ pub enum ConsumerError {
         within: Duration,
         /// librdkafka's reason.
         #[source]
-        source: KafkaError,
+        source: Box<KafkaError>,
     },
     /// The topic does not exist. Consumers never create topics.
     #[error("topic {topic}, which projection {projection} subscribes to, does not exist at {bootstrap_servers}; create it")]
@@ -229,7 +229,7 @@ pub enum ConsumerError {
         group: String,
         /// librdkafka's reason.
         #[source]
-        source: KafkaError,
+        source: Box<KafkaError>,
     },
     /// The system gave no thread for polling.
     #[error("no thread could be started for polling Kafka")]

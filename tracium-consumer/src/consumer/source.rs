@@ -127,7 +127,7 @@ impl Source {
 pub(crate) fn refused(projection: &str, group: &str, error: KafkaError) -> ConsumerError {
     match error {
         KafkaError::ClientConfig(_, reason, property, value) => ConsumerError::Property { property, value, reason },
-        source => ConsumerError::Kafka { projection: projection.to_owned(), group: group.to_owned(), source },
+        source => ConsumerError::Kafka { projection: projection.to_owned(), group: group.to_owned(), source: Box::new(source) },
     }
 }
 

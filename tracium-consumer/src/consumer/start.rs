@@ -50,7 +50,7 @@ pub(crate) fn check_topics(options: &ConsumerOptions, topics: &[(String, Topic)]
                 return Err(ConsumerError::BrokerUnreachable {
                     bootstrap_servers: options.bootstrap_servers.clone(),
                     within: options.start_deadline,
-                    source: error,
+                    source: Box::new(error),
                 });
             }
             std::thread::sleep(Duration::from_millis(100));

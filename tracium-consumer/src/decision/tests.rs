@@ -11,11 +11,11 @@ fn version(n: i64) -> Version {
 }
 
 fn at(v: i64, previous: i64) -> Position {
-    Position { version: version(v), previous: version(previous), event_id: id(v as u128) }
+    Position { version: version(v), previous: version(previous), event_id: id(u128::from(v.unsigned_abs())) }
 }
 
 fn seen(v: i64) -> Option<(Version, Uuid)> {
-    Some((version(v), id(v as u128)))
+    Some((version(v), id(u128::from(v.unsigned_abs()))))
 }
 
 #[test]

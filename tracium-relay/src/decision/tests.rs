@@ -120,8 +120,8 @@ proptest! {
         rows in prop::collection::vec((0_u8..4, 0_u8..2), 1..40),
         script in prop::collection::vec((any::<u8>(), any::<u8>(), 1_usize..6), 1..120),
     ) {
-        let mut outbox: Vec<ModelRow> = rows.iter().enumerate().map(|(id, (key, topic))| ModelRow {
-            id: id as i64, topic: format!("t{topic}"), key: format!("k{key}"), held: false, published: false,
+        let mut outbox: Vec<ModelRow> = (0..).zip(&rows).map(|(id, (key, topic))| ModelRow {
+            id, topic: format!("t{topic}"), key: format!("k{key}"), held: false, published: false,
         }).collect();
         let mut model = Model { held: HeldKeys::default(), log: Vec::new(), now: Duration::ZERO, prefer_held: false };
         for (kind, which, size) in script {
