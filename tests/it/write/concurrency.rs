@@ -51,7 +51,9 @@ async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_b
     EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
     let second = tokio::spawn({
         let pool = db.pool.clone();
-        async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
+        async move {
+            append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await
+        }
     });
     blocked(&db, 1).await;
     first.rollback().await.unwrap();
@@ -67,7 +69,9 @@ async fn version_2_follows_when_version_1_commits() {
     EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
     let second = tokio::spawn({
         let pool = db.pool.clone();
-        async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
+        async move {
+            append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await
+        }
     });
     blocked(&db, 1).await;
     first.commit().await.unwrap();

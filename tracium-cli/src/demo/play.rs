@@ -79,8 +79,7 @@ async fn play_with_logs(plan: &Plan, broker: &mut Broker, database: &Database, l
     let history = Arc::new(Mutex::new(History::new()));
     let seen = Arc::new(Seen::default());
     let shop = Arc::new(Shop::new(pool.clone(), Arc::clone(&history), plan.events));
-    let observer =
-        Observer::start(&broker.bootstrap, &plan.topic, PARTITIONS, Arc::clone(&history), Arc::clone(&seen)).map_err(broken)?;
+    let observer = Observer::start(&broker.bootstrap, &plan.topic, PARTITIONS, Arc::clone(&history), Arc::clone(&seen)).map_err(broken)?;
 
     // The mock takes any session timeout; real brokers take none below 6 s.
     let session = Duration::from_secs(if broker.is_mock() { 2 } else { 6 });
@@ -176,9 +175,7 @@ async fn spoil_read_models(plant: Plant, pool: &PgPool) -> Result<(), sqlx::Erro
     let statement = match plant {
         Plant::Lost => return Ok(()),
         Plant::Double => "UPDATE effect SET times = times + 1 WHERE event_id = (SELECT min(event_id::text)::uuid FROM effect)",
-        Plant::Document => {
-            "UPDATE orders_e1 SET doc = jsonb_set(doc::jsonb, '{total_cents}', '-1') WHERE aggregate_id = (SELECT min(aggregate_id) FROM orders_e1)"
-        }
+        Plant::Document => "UPDATE orders_e1 SET doc = jsonb_set(doc::jsonb, '{total_cents}', '-1') WHERE aggregate_id = (SELECT min(aggregate_id) FROM orders_e1)",
     };
     sqlx::query(statement).execute(pool).await?;
     Ok(())

@@ -63,12 +63,7 @@ impl Shop {
     }
 
     /// Appends until the events are used up or the token is cancelled.
-    pub(super) async fn run(
-        self: &Arc<Self>,
-        seed: u64,
-        progress: &watch::Receiver<Progress>,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
+    pub(super) async fn run(self: &Arc<Self>, seed: u64, progress: &watch::Receiver<Progress>, stop: &CancellationToken) -> anyhow::Result<()> {
         // Again while a rollback's events went back to the budget after the others had left.
         for round in 0_u64.. {
             let mut tasks = tokio::task::JoinSet::new();
@@ -87,12 +82,7 @@ impl Shop {
         Ok(())
     }
 
-    async fn write(
-        &self,
-        mut rng: StdRng,
-        mut progress: watch::Receiver<Progress>,
-        stop: CancellationToken,
-    ) -> anyhow::Result<()> {
+    async fn write(&self, mut rng: StdRng, mut progress: watch::Receiver<Progress>, stop: CancellationToken) -> anyhow::Result<()> {
         loop {
             let applied = || self.appended.load(Relaxed).saturating_sub(self.lead);
             let ahead = progress.wait_for(|p| p.applied >= applied());
