@@ -1,7 +1,7 @@
 //! A PostgreSQL cluster that lives as long as the value: for demonstrations and benches without a server.
 //!
 //! The binaries are looked for in `PATH`, where packages put them, and where `pg_config` says. The cluster listens on
-//! 127.0.0.1 at a free port, takes its superuser `tracium` without a password, keeps `fsync` on, and is stopped and
+//! 127.0.0.1 at a free port, takes its superuser `postgres` without a password, keeps `fsync` on, and is stopped and
 //! removed on drop. A shell stands between this process and the server and reads from a pipe that only this process
 //! holds: when the process goes, by whatever signal, the pipe closes and the shell does the same clean-up.
 //!
@@ -120,7 +120,7 @@ impl ThrowawayCluster {
     /// The address of a database of it.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://tracium@127.0.0.1:{}/{database}", self.port)
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
     /// The server's major version.
@@ -183,7 +183,7 @@ impl Drop for ThrowawayCluster {
 async fn initdb(binaries: &Binaries, owner: Owner, directory: &Path) -> Result<(), ClusterError> {
     let mut command = Command::new(binaries.directory.join("initdb"));
     command
-        .args(["--username=tracium", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions", "-D"])
+        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions", "-D"])
         .arg(directory.join("data"))
         .current_dir(directory)
         .stdin(Stdio::null());
@@ -259,7 +259,7 @@ mod tests {
         let mut connection = PgConnection::connect(&cluster.url("postgres")).await.expect("connect");
         let (user, fsync): (String, String) =
             sqlx::query_as("SELECT current_user::text, current_setting('fsync')").fetch_one(&mut connection).await.expect("ask");
-        assert_eq!((user.as_str(), fsync.as_str()), ("tracium", "on"));
+        assert_eq!((user.as_str(), fsync.as_str()), ("postgres", "on"));
         let port = cluster.port;
         drop(cluster);
         assert!(!directory.exists(), "{} is still there", directory.display());

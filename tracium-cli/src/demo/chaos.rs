@@ -144,7 +144,7 @@ pub(super) fn specs(database_url: &str, bootstrap: &str, topic: &str, group_pref
         log: logs.join(format!("{name}.log")),
     };
     let relay = ["relay", "run", "--until-stdin-closes"];
-    let quick = ["--set", "relay.lease_ttl=2s", "--set", "relay.lease_refresh=500ms", "--set", "relay.batch_deadline=1500ms", "--set", "relay.database_deadline=1500ms"];
+    let quick = ["--set", "relay.lease_ttl=2s", "--set", "relay.lease_refresh=500ms", "--set", "relay.batch_deadline=1500ms", "--set", "relay.database_deadline=1500ms", "--set", "relay.kafka.request_timeout=500ms"];
     let relay: Vec<&str> = relay.into_iter().chain(quick).collect();
     let session = session.as_millis().to_string();
     let consumer = ["demo-consumer", "--topic", topic, "--group-prefix", group_prefix, "--session-ms", &session];

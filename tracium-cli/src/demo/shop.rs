@@ -125,15 +125,15 @@ pub(crate) fn is_over(order: &Order) -> bool {
 pub(crate) struct Counts;
 
 const COUNTS_DDL: &str = "
-    CREATE TABLE IF NOT EXISTS effect (event_id uuid PRIMARY KEY, times bigint NOT NULL);
-    CREATE TABLE IF NOT EXISTS event_count (event_type text PRIMARY KEY, events bigint NOT NULL, bytes bigint NOT NULL)";
+    CREATE TABLE IF NOT EXISTS public.effect (event_id uuid PRIMARY KEY, times bigint NOT NULL);
+    CREATE TABLE IF NOT EXISTS public.event_count (event_type text PRIMARY KEY, events bigint NOT NULL, bytes bigint NOT NULL)";
 
 const COUNT_EFFECTS: &str = "
-    INSERT INTO effect AS e (event_id, times) SELECT * FROM UNNEST($1::uuid[], $2::bigint[])
+    INSERT INTO public.effect AS e (event_id, times) SELECT * FROM UNNEST($1::uuid[], $2::bigint[])
     ON CONFLICT (event_id) DO UPDATE SET times = e.times + excluded.times";
 
 const COUNT_EVENTS: &str = "
-    INSERT INTO event_count AS c (event_type, events, bytes) SELECT * FROM UNNEST($1::text[], $2::bigint[], $3::bigint[])
+    INSERT INTO public.event_count AS c (event_type, events, bytes) SELECT * FROM UNNEST($1::text[], $2::bigint[], $3::bigint[])
     ON CONFLICT (event_type) DO UPDATE SET events = c.events + excluded.events, bytes = c.bytes + excluded.bytes";
 
 #[async_trait]
