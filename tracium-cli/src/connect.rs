@@ -10,7 +10,9 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
+use tracium_consumer::ConsumerError;
 use tracium_core::schema::{self, Installed, SchemaError};
+use tracium_core::{Class, Classify};
 use tracium_relay::KafkaOptions;
 
 use crate::config::Sourced;
@@ -86,6 +88,14 @@ pub(crate) fn schema_failure(error: SchemaError, url: &Sourced<String>) -> Failu
         }
         _ if error.source_is_io() => Failure::unreachable(error),
         _ => Failure::found(error),
+    }
+}
+
+/// A consumer's error as an exit code.
+pub(crate) fn consumer_failure(error: ConsumerError) -> Failure {
+    match error.class() {
+        Class::Transient => Failure::unreachable(error),
+        _ => Failure::usage(error),
     }
 }
 

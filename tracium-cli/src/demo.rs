@@ -25,6 +25,8 @@ use crate::stage::{Broker, Database, short_id};
 use crate::{out, relay};
 use verdict::{Summary, Verdict};
 
+/// Two for each relay.
+const SHARDS: u16 = 4;
 pub(crate) const PARTITIONS: i32 = 12;
 /// Bytes an event takes in the mock broker, with room for duplicates and for partitions that are fuller than others.
 const MOCK_EVENT_BYTES: u64 = 800;
@@ -70,10 +72,10 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
     let settings = Settings::load(config, Some(&args.database), Some(&args.kafka))?;
     let kafka = settings.kafka();
     if kafka.is_none() {
-        refuse_what_the_mock_cannot_hold(args.events)?;
+        Broker::refuse_what_the_mock_cannot_hold(args.events, PARTITIONS, MOCK_EVENT_BYTES)?;
     }
     let mut broker = Broker::make(kafka.as_ref()).await?;
-    let database = Database::make(settings.database().ok(), "demo").await?;
+    let database = Database::make(settings.database().ok(), "demo", Some(SHARDS)).await?;
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000);
     out::note(format!("seed {seed}; {}; {}", database.description, broker.description));
 
@@ -95,18 +97,6 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
     removed.0?;
     removed.1?;
     if verdict.summary.ok { Ok(()) } else { Err(Failure::found(anyhow!("the verdict is: not ok"))) }
-}
-
-fn refuse_what_the_mock_cannot_hold(events: u64) -> Outcome {
-    let holds = Broker::MOCK_PARTITION_BYTES * u64::from(PARTITIONS.unsigned_abs()) / MOCK_EVENT_BYTES;
-    if events <= holds {
-        return Ok(());
-    }
-    let limit = Broker::MOCK_PARTITION_BYTES / 1024 / 1024;
-    Err(Failure::usage(anyhow!(
-        "{events} events are more than the mock broker holds: it keeps {limit} MiB a partition and drops the rest, so {holds} events are the limit"
-    ))
-    .way_out("use --kafka HOST:PORT (or TRACIUM_KAFKA) to run on a real broker"))
 }
 
 fn report(verdict: &Verdict, json: bool) {

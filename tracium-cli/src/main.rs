@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 fine, 1 a check failed or found something, 2 usage or configuration, 3 a dependency is unreachable.
 
+mod bench;
 mod config;
 mod connect;
 mod demo;
@@ -45,6 +46,8 @@ Exit codes: 0 fine, 1 a check failed, 2 usage or configuration, 3 a dependency i
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::DemoArgs),
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     Migrate(migrate::MigrateArgs),
     #[command(subcommand)]
     Relay(relay::RelayCommand),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Outcome {
     match cli.command {
+        Command::Bench(command) => bench::run(&cli.config, &command).await,
         Command::Demo(args) => demo::run(&cli.config, &args).await,
         Command::DemoConsumer(args) => demo::consumer::run(&cli.config, &args).await,
         Command::Migrate(args) => migrate::run(&cli.config, &args).await,

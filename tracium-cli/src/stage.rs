@@ -36,12 +36,12 @@ enum Home {
 
 impl Database {
     /// On that server, or in a throw-away cluster.
-    pub(crate) async fn make(server: Option<&Sourced<String>>, purpose: &str) -> Outcome<Self> {
+    pub(crate) async fn make(server: Option<&Sourced<String>>, purpose: &str, shards: Option<u16>) -> Outcome<Self> {
         let database = match server {
             Some(server) => Self::on_server(server, purpose).await?,
             None => Self::in_cluster(purpose).await?,
         };
-        let made = database.migrate().await;
+        let made = database.migrate(shards).await;
         if let Err(failure) = made {
             database.remove().await?;
             return Err(failure);
@@ -74,9 +74,9 @@ impl Database {
         Ok(Self { url, description, home: Home::Server { admin: server.clone(), name } })
     }
 
-    async fn migrate(&self) -> Outcome {
+    async fn migrate(&self, shards: Option<u16>) -> Outcome {
         let mut connection = connect::database(&self.url).await?;
-        schema::migrate(&mut connection, None).await.map_err(|error| connect::schema_failure(error, &self.url))?;
+        schema::migrate(&mut connection, shards).await.map_err(|error| connect::schema_failure(error, &self.url))?;
         let _ = connection.close().await;
         Ok(())
     }

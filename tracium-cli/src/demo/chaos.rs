@@ -141,6 +141,7 @@ pub(super) fn specs(database_url: &str, bootstrap: &str, topic: &str, group_pref
         name: name.to_owned(),
         args: args.iter().map(|a| (*a).to_owned()).collect(),
         env: env(),
+        keeps_settings: false,
         log: logs.join(format!("{name}.log")),
     };
     let relay = ["relay", "run", "--until-stdin-closes"];

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::Args;
 use sqlx::postgres::PgPoolOptions;
-use tracium_consumer::{Consumer, ConsumerError, ConsumerOptions, IntoPostgres, Projection, Start, Subscription};
-use tracium_core::{Class, Classify};
+use tracium_consumer::{Consumer, ConsumerOptions, IntoPostgres, Projection, Start, Subscription};
 
 use super::shop::{Counts, Orders};
 use crate::config::{ConfigArgs, Settings};
@@ -38,16 +36,8 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoConsumerArgs) -> Outcome
     Consumer::new(options)
         .with(Orders.into_postgres(pool.clone()), subscription.clone())
         .and_then(|consumer| consumer.with(Counts.on_postgres(pool), subscription))
-        .map_err(failure)?
+        .map_err(connect::consumer_failure)?
         .run(stop)
         .await
-        .map_err(failure)
-}
-
-/// A consumer's error as an exit code.
-pub(crate) fn failure(error: ConsumerError) -> Failure {
-    match error.class() {
-        Class::Transient => Failure::unreachable(anyhow!(error)),
-        _ => Failure::usage(anyhow!(error)),
-    }
+        .map_err(connect::consumer_failure)
 }

@@ -101,13 +101,13 @@ pub(crate) fn next_events(order: Option<&Order>, rng: &mut StdRng) -> Result<Vec
     };
     let Some(order) = order else {
         let mut events = vec![NewEvent::json("order.created", &Created { customer: rng.random_range(1..5000) })?];
-        for _ in 0..rng.random_range(0..3) {
+        for _ in 0..rng.random_range(1..4) {
             events.push(item(rng)?);
         }
         return Ok(events);
     };
     Ok(vec![match (order.status, rng.random_range(0..100)) {
-        (Status::Open, 0..40) => item(rng)?,
+        (Status::Open, 0..40) => return (0..rng.random_range(1..4)).map(|_| item(rng)).collect(),
         (Status::Open, 40..92) => NewEvent::json("order.paid", &Paid { cents: order.total_cents })?,
         (Status::Paid, 0..92) => NewEvent::json("order.shipped", &serde_json::json!({"carrier": "dhl"}))?,
         _ => NewEvent::json("order.cancelled", &serde_json::json!({"reason": "changed my mind"}))?,

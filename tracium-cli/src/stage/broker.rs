@@ -30,7 +30,7 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// Bytes that the mock keeps of a partition; older ones it drops, read or not.
-    pub(crate) const MOCK_PARTITION_BYTES: u64 = 5 * 1024 * 1024;
+    const MOCK_PARTITION_BYTES: u64 = 5 * 1024 * 1024;
 
     /// That broker, or a mock.
     pub(crate) async fn make(kafka: Option<&Sourced<String>>) -> Outcome<Self> {
@@ -47,6 +47,19 @@ impl Broker {
             }
         };
         Ok(Self { bootstrap, description, mock, topics: Vec::new(), groups: Vec::new() })
+    }
+
+    /// The mock drops what is more than it holds, read or not: events would be missing, and nobody's fault.
+    pub(crate) fn refuse_what_the_mock_cannot_hold(events: u64, partitions: i32, event_bytes: u64) -> Outcome {
+        let holds = Self::MOCK_PARTITION_BYTES * u64::from(partitions.unsigned_abs()) / event_bytes;
+        if events <= holds {
+            return Ok(());
+        }
+        let limit = Self::MOCK_PARTITION_BYTES / 1024 / 1024;
+        Err(Failure::usage(anyhow!(
+            "{events} events are more than the mock broker holds: it keeps {limit} MiB a partition and drops the rest, so {holds} events are the limit"
+        ))
+        .way_out("use --kafka HOST:PORT (or TRACIUM_KAFKA) to run on a real broker"))
     }
 
     /// Whether it is the mock.

@@ -17,8 +17,10 @@ pub(crate) struct Spec {
     pub(crate) name: String,
     /// Arguments of `tracium`.
     pub(crate) args: Vec<String>,
-    /// Its whole TRACIUM_* and DATABASE_URL environment; nothing of ours is passed on but TRACIUM_LOG.
+    /// What it is told of the database and the broker.
     pub(crate) env: Vec<(&'static str, String)>,
+    /// Whether it reads the other settings of our environment too, or only TRACIUM_LOG.
+    pub(crate) keeps_settings: bool,
     /// Where its output goes, appended.
     pub(crate) log: PathBuf,
 }
@@ -37,7 +39,9 @@ impl Process {
         let mut command = Command::new(this_binary().map_err(failed)?);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if (text.starts_with("TRACIUM_") && text != "TRACIUM_LOG") || text.starts_with("DATABASE_URL") {
+            let database = text.starts_with("DATABASE_URL") || text.starts_with("TRACIUM_DATABASE_URL");
+            let other = text.starts_with("TRACIUM_") && text != "TRACIUM_LOG" && !spec.keeps_settings;
+            if database || other {
                 command.env_remove(&name);
             }
         }
