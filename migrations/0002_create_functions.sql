@@ -178,7 +178,11 @@ BEGIN
     -- ONLY: a lock on each shard's table as well would leave PostgreSQL's fast path.
     LOCK TABLE ONLY outbox IN ROW EXCLUSIVE MODE;
 
-    -- The head first. What is read under its lock is committed.
+    -- Before any head: a type's first append holds its route until it commits, and who waits for that with a head in
+    -- hand deadlocks with a transaction that goes on to that head.
+    v_route := route_of(p_aggregate_type);
+
+    -- Then the head. What is read under its lock is committed.
     SELECT s.version, s.published_version INTO v_version, v_published FROM stream s
         WHERE s.aggregate_type = p_aggregate_type AND s.aggregate_id = p_aggregate_id FOR UPDATE;
     IF NOT FOUND THEN
@@ -220,7 +224,6 @@ BEGIN
             jsonb_build_object('aggregate_type', p_aggregate_type, 'aggregate_id', p_aggregate_id, 'expected', p_expected, 'actual', v_version));
     END IF;
 
-    v_route := route_of(p_aggregate_type);
     IF v_route.o_topic IS NOT NULL AND v_route.o_mixed THEN
         PERFORM lock_key(v_route.o_topic, p_aggregate_id);
     END IF;

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tracium_core::schema;
 
 /// A fresh database on the test server. Databases of runs more than an hour old are dropped on the way.
@@ -53,7 +53,7 @@ impl TestDatabase {
         let from = template.map(|t| format!(" TEMPLATE {t}")).unwrap_or_default();
         run(&mut admin, format!("CREATE DATABASE {name}{from}")).await;
         let options = options().database(&name);
-        let url = options.to_url_lossy().to_string();
+        let url = with_database(&server_url(), &name);
         let pool = PgPoolOptions::new().max_connections(20).connect_with(options).await.expect("connect to the new database");
         Self { name, url, pool }
     }
@@ -111,6 +111,14 @@ async fn drop_old(admin: &mut PgConnection) {
     }
 }
 
+/// The URL with another database. By hand: what sqlx writes has parameters that libpq's programs refuse.
+fn with_database(url: &str, database: &str) -> String {
+    let (address, parameters) = url.split_once('?').map_or((url, None), |(address, parameters)| (address, Some(parameters)));
+    let authority = address.find("://").map_or(0, |at| at + 3);
+    let server = address[authority..].find('/').map_or(address, |at| &address[..authority + at]);
+    format!("{server}/{database}{}", parameters.map(|p| format!("?{p}")).unwrap_or_default())
+}
+
 fn options() -> PgConnectOptions {
     server_url().parse().expect("TRACIUM_TEST_POSTGRES_URL is not a PostgreSQL URL")
 }
@@ -125,4 +133,20 @@ async fn run(connection: &mut PgConnection, sql: String) {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_database;
+
+    #[test]
+    fn only_the_database_of_a_url_changes() {
+        for (url, expected) in [
+            ("postgres://u:p%2F@h:1/a", "postgres://u:p%2F@h:1/b"),
+            ("postgres://h:1", "postgres://h:1/b"),
+            ("postgres:///a?host=/run/pg&sslmode=require", "postgres:///b?host=/run/pg&sslmode=require"),
+        ] {
+            assert_eq!(with_database(url, "b"), expected);
+        }
+    }
 }

@@ -40,8 +40,7 @@ async fn appended_events_are_loaded_back_in_version_order() {
 #[tokio::test]
 async fn the_outbox_row_says_what_the_event_store_says() {
     let db = TestDatabase::new().await;
-    let appended =
-        append(&db.pool, &order("o-1"), Expected::Any, &[event("order.created"), event("order.paid")]).await.unwrap();
+    let appended = append(&db.pool, &order("o-1"), Expected::Any, &[event("order.created"), event("order.paid")]).await.unwrap();
     let rows = outbox(&db.pool).await;
     for (row, recorded) in rows.iter().zip(&appended.events) {
         assert_eq!(row.event_id, recorded.event_id);

@@ -51,9 +51,7 @@ async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_b
     EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
     let second = tokio::spawn({
         let pool = db.pool.clone();
-        async move {
-            append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await
-        }
+        async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
     });
     blocked(&db, 1).await;
     first.rollback().await.unwrap();
@@ -69,9 +67,7 @@ async fn version_2_follows_when_version_1_commits() {
     EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
     let second = tokio::spawn({
         let pool = db.pool.clone();
-        async move {
-            append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await
-        }
+        async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
     });
     blocked(&db, 1).await;
     first.commit().await.unwrap();
@@ -144,6 +140,23 @@ async fn a_deadlock_of_two_transactions_is_typed_as_run_it_again() {
     assert_eq!(lost.len(), 1);
     assert!(matches!(lost[0], AppendError::RetryTransaction(_)), "{}", lost[0]);
     assert_eq!(lost[0].class(), Class::Transient);
+}
+
+/// Nobody holds a head while waiting for the topic of a type that has none yet.
+#[tokio::test]
+async fn the_first_transaction_of_a_type_goes_on_to_an_aggregate_that_another_waits_to_make() {
+    let db = TestDatabase::new().await;
+    let mut first = db.pool.begin().await.unwrap();
+    EventStore::append(&mut first, &order("a"), Expected::New, &[event("order.created")]).await.unwrap();
+    let second = tokio::spawn({
+        let pool = db.pool.clone();
+        async move { append(&pool, &order("b"), Expected::Any, &[event("order.paid")]).await }
+    });
+    blocked(&db, 1).await;
+    EventStore::append(&mut first, &order("b"), Expected::New, &[event("order.created")]).await.unwrap();
+    first.commit().await.unwrap();
+    second.await.unwrap().unwrap();
+    assert_eq!(versions(&db.pool, "b").await, [1, 2]);
 }
 
 /// 8 writers, 5 aggregates, transactions that append to one or more of them, commit late or roll back.

@@ -86,7 +86,7 @@ async fn each_role_may_do_what_the_table_says_and_nothing_else() {
     .await;
     assert_eq!(present, listed, "a new table needs a line in this test");
     let columns: BTreeMap<String, String> = sqlx::query_as::<_, (String, String)>(
-        "SELECT attrelid::regclass::text, max(quote_ident(attname)) FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+        "SELECT relname::text, max(quote_ident(attname)) FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
          WHERE relnamespace = 'tracium'::regnamespace AND attnum > 0 AND attidentity = '' AND attgenerated = '' GROUP BY 1",
     )
     .fetch_all(&db.pool)
@@ -98,7 +98,7 @@ async fn each_role_may_do_what_the_table_says_and_nothing_else() {
     let mut connection = db.connect().await;
     let mut wrong = Vec::new();
     for (table, rights) in TABLES {
-        let column = &columns[&format!("tracium.{table}")];
+        let column = &columns[table];
         for (role, rights) in ROLES.iter().zip(rights) {
             for (letter, sql) in [
                 ('S', format!("SELECT * FROM tracium.{table} LIMIT 1")),
@@ -121,11 +121,8 @@ async fn each_role_may_do_what_the_table_says_and_nothing_else() {
 async fn only_a_writer_may_call_append_and_publish_and_no_role_the_rest() {
     let db = TestDatabase::new().await;
     let listed: Vec<_> = FUNCTIONS.iter().map(|(name, ..)| (*name).to_owned()).collect();
-    let present = names(
-        &db,
-        "SELECT proname::text FROM pg_proc WHERE pronamespace = 'tracium'::regnamespace ORDER BY proname",
-    )
-    .await;
+    let present =
+        names(&db, "SELECT proname::text FROM pg_proc WHERE pronamespace = 'tracium'::regnamespace ORDER BY proname").await;
     assert_eq!(present, listed, "a new function needs a line in this test");
 
     let outsider = format!("outsider_{}", uuid::Uuid::new_v4().simple());
@@ -155,7 +152,8 @@ async fn the_outbox_sequence_is_read_by_the_relay_and_drawn_by_nobody() {
 #[tokio::test]
 async fn a_login_that_was_granted_app_writer_appends_publishes_and_loads() {
     let db = TestDatabase::new().await;
-    let (service, stranger) = (format!("svc_{}", uuid::Uuid::new_v4().simple()), format!("svc_{}", uuid::Uuid::new_v4().simple()));
+    let (service, stranger) =
+        (format!("svc_{}", uuid::Uuid::new_v4().simple()), format!("svc_{}", uuid::Uuid::new_v4().simple()));
     db.execute(&format!("CREATE ROLE {service} LOGIN; GRANT app_writer TO {service}; CREATE ROLE {stranger} LOGIN")).await;
     let login = |user: &str| db.url.parse::<PgConnectOptions>().unwrap().username(user);
 
