@@ -1,0 +1,107 @@
+//! The figures, all of them read from the read models.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::events::CARRIER;
+
+/// What the read models say.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    flights: i64,
+    cancelled: i64,
+    aircraft: i64,
+    no_tailnum: i64,
+    departed_without_arr_delay: i64,
+    mean_arr_delay_min: Option<f64>,
+    by_carrier: BTreeMap<String, i64>,
+    /// Flights by the documents of the aircraft; `flights` is by the totals of the carriers.
+    of_aircraft: i64,
+}
+
+const TOTALS: &str = "
+    SELECT coalesce(sum(scheduled), 0)::bigint, coalesce(sum(cancelled), 0)::bigint, coalesce(sum(no_tailnum), 0)::bigint,
+           coalesce(sum(departed) - sum(arrived), 0)::bigint, sum(arr_delay_min)::float8 / nullif(sum(arrived), 0)::float8
+    FROM flights.carrier_month";
+const BY_CARRIER: &str = "SELECT carrier, sum(scheduled)::bigint FROM flights.carrier_month GROUP BY carrier";
+const OF_AIRCRAFT: &str = "
+    SELECT count(*) FILTER (WHERE NOT starts_with(aggregate_id, $1)), coalesce(sum((doc ->> 'scheduled')::bigint), 0)::bigint
+    FROM flights.aircraft";
+
+/// Of every row of both read models, whatever its place in the table.
+const DIGEST: &str = "
+    SELECT encode(sha256(convert_to(coalesce(string_agg(line, E'\\n' ORDER BY line), ''), 'UTF8')), 'hex') FROM (
+        SELECT jsonb_build_array('aircraft', aggregate_type, aggregate_id, version, doc)::text AS line FROM flights.aircraft
+        UNION ALL
+        SELECT jsonb_build_array('carrier_month', t.*)::text FROM flights.carrier_month t) lines";
+
+/// Reads them.
+pub(crate) async fn read(pool: &PgPool) -> Result<Figures> {
+    let (flights, cancelled, no_tailnum, departed_without_arr_delay, mean_arr_delay_min) =
+        sqlx::query_as(TOTALS).fetch_one(pool).await?;
+    let by_carrier: Vec<(String, i64)> = sqlx::query_as(BY_CARRIER).fetch_all(pool).await?;
+    let (aircraft, of_aircraft) = sqlx::query_as(OF_AIRCRAFT).bind(CARRIER).fetch_one(pool).await?;
+    Ok(Figures {
+        flights,
+        cancelled,
+        aircraft,
+        no_tailnum,
+        departed_without_arr_delay,
+        mean_arr_delay_min,
+        by_carrier: by_carrier.into_iter().collect(),
+        of_aircraft,
+    })
+}
+
+/// The same for the same content.
+pub(crate) async fn digest(pool: &PgPool) -> Result<String> {
+    Ok(sqlx::query_scalar(DIGEST).fetch_one(pool).await?)
+}
+
+impl Figures {
+    /// The object that the command contract promises.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "flights": self.flights,
+            "cancelled": self.cancelled,
+            "aircraft": self.aircraft,
+            "no_tailnum": self.no_tailnum,
+            "departed_without_arr_delay": self.departed_without_arr_delay,
+            "mean_arr_delay_min": self.mean_arr_delay_min,
+            "by_carrier": self.by_carrier,
+            "stores": {"postgres": self.of_aircraft},
+        })
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!(
+            "{} flights of {} aircraft, {} cancelled, {} without a tail number\n",
+            self.flights, self.aircraft, self.cancelled, self.no_tailnum
+        );
+        if let Some(mean) = self.mean_arr_delay_min {
+            text += &format!("{mean:.2} minutes late on arrival in the mean; ");
+        }
+        text += &format!("{} departed and have no arrival delay\n", self.departed_without_arr_delay);
+        let mut carriers: Vec<_> = self.by_carrier.iter().collect();
+        carriers.sort_by_key(|(_, flights)| -**flights);
+        for (carrier, flights) in carriers {
+            text += &format!("  {carrier} {flights:>7}\n");
+        }
+        text
+    }
+
+    /// Two read models of one stream tell the same.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(
+            self.flights == self.of_aircraft,
+            "the read models differ: {} flights by the totals of the carriers, {} by the documents of the aircraft",
+            self.flights,
+            self.of_aircraft
+        );
+        Ok(())
+    }
+}
