@@ -24,6 +24,13 @@ pub(crate) struct Flight {
     pub(crate) outcome: Outcome,
 }
 
+impl Flight {
+    /// The first day of its month.
+    pub(crate) fn month(&self) -> NaiveDate {
+        self.key.month()
+    }
+}
+
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::Result;
-use chrono::{DateTime, Duration, NaiveDate, Utc};
+use chrono::{DateTime, Datelike, Duration, NaiveDate, Utc};
 use serde::{Deserialize, Serialize};
 use tracium_core::{Aggregate, AggregateType, NameError, NewEvent};
 use uuid::Uuid;
@@ -30,6 +30,13 @@ pub(crate) struct FlightKey {
     pub(crate) carrier: String,
     pub(crate) flight: u32,
     pub(crate) origin: String,
+}
+
+impl FlightKey {
+    /// The first day of its month.
+    pub(crate) fn month(&self) -> NaiveDate {
+        self.date.with_day(1).expect("BUG: every month has a first day")
+    }
 }
 
 impl fmt::Display for FlightKey {

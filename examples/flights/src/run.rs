@@ -20,7 +20,7 @@ use crate::watch::Watch;
 use crate::writer::{self, Written};
 use crate::{RunArgs, ServiceArgs, Unreachable, data, kafka};
 
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(200);
 const REPORT: Duration = Duration::from_secs(5);
 
 /// What happened.

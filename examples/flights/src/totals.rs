@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use chrono::{Datelike, NaiveDate};
+use chrono::NaiveDate;
 use sqlx::PgConnection;
 use tracium_consumer::{Projection, ProjectionError};
 use tracium_core::Event;
@@ -59,7 +59,7 @@ impl Projection for CarrierMonths {
     async fn apply(&self, tx: &mut PgConnection, events: &[Event]) -> Result<(), ProjectionError> {
         let mut sums: BTreeMap<(String, NaiveDate), Sums> = BTreeMap::new();
         let mut of = |key: FlightKey, add: &dyn Fn(&mut Sums)| {
-            let month = key.date.with_day(1).unwrap_or(key.date);
+            let month = key.month();
             add(sums.entry((key.carrier, month)).or_default());
         };
         for event in events {

@@ -15,9 +15,9 @@ const STANDSTILL: Duration = Duration::from_secs(90);
 /// Aircraft that a projection has not brought to their last published version.
 const BEHIND: &str = "
     SELECT count(*) FROM unnest($1::text[]) AS p (name) CROSS JOIN tracium.stream s
-    LEFT JOIN tracium.last_seen l ON l.projection = p.name AND l.epoch = 1
-        AND l.aggregate_type = s.aggregate_type AND l.aggregate_id = s.aggregate_id
-    WHERE s.aggregate_type = $2 AND coalesce(l.version, 0) < s.published_version";
+    WHERE s.aggregate_type = $2 AND s.published_version > coalesce((
+        SELECT l.version FROM tracium.last_seen l WHERE l.projection = p.name AND l.epoch = 1
+            AND l.aggregate_type = s.aggregate_type AND l.aggregate_id = s.aggregate_id), 0)";
 
 /// Where the first aircraft stands still, and why.
 const QUARANTINE: &str = "SELECT projection, aggregate_id, cause FROM tracium.quarantine ORDER BY since LIMIT 1";

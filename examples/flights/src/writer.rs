@@ -1,6 +1,6 @@
-//! Appends the flights, day by day.
+//! Appends the flights, month by month.
 //!
-//! One append is one aircraft and one day. Its event ids follow from the flights, so the same append in a later run, or
+//! One append is one aircraft and one month. Its event ids follow from the flights, so the same append in a later run, or
 //! after a COMMIT whose outcome is not known, is recognised and adds nothing.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use tracium_core::{Aggregate, AppendError, Appended, Backoff, Class, Classify, E
 
 use crate::data::Flight;
 
-/// Aircraft in a transaction at most.
-const BATCH: usize = 200;
+/// Aircraft in a transaction at most: some two thousand events.
+const BATCH: usize = 25;
 /// How often a transaction is run again after a transient error.
 const ATTEMPTS: u32 = 8;
 const BACKOFF: Backoff = Backoff { initial: Duration::from_millis(100), max: Duration::from_secs(5) };
@@ -62,10 +62,10 @@ pub(crate) async fn append_all(database_url: String, flights: Vec<Flight>, write
 
 async fn write(url: &str, flights: &[Flight], mine: impl Fn(&Aggregate) -> bool, written: &Written) -> Result<()> {
     let mut session = Session { url, connection: None };
-    // The flights are in the order of their instants, and so of their days.
-    for day in flights.chunk_by(|a, b| a.key.date == b.key.date) {
+    // The flights are in the order of their instants, and so of their months.
+    for month in flights.chunk_by(|a, b| a.month() == b.month()) {
         let mut aircraft: BTreeMap<Aggregate, Vec<NewEvent>> = BTreeMap::new();
-        for flight in day {
+        for flight in month {
             let aggregate = flight.aggregate()?;
             if mine(&aggregate) {
                 aircraft.entry(aggregate).or_default().extend(flight.events()?);
@@ -75,7 +75,7 @@ async fn write(url: &str, flights: &[Flight], mine: impl Fn(&Aggregate) -> bool,
         while !appends.is_empty() {
             let rest = appends.split_off(appends.len().min(BATCH));
             let batch = std::mem::replace(&mut appends, rest);
-            for appended in session.commit(&batch, day[0].key.date).await? {
+            for appended in session.commit(&batch, month[0].month()).await? {
                 written.add(&appended);
             }
         }
@@ -91,7 +91,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     /// One transaction, run again after a transient error: a repeated append is recognised by its event ids.
-    async fn commit(&mut self, batch: &Batch, day: NaiveDate) -> Result<Vec<Appended>> {
+    async fn commit(&mut self, batch: &Batch, month: NaiveDate) -> Result<Vec<Appended>> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -102,7 +102,7 @@ impl Session<'_> {
                     self.connection = None;
                     tokio::time::sleep(BACKOFF.delay(attempt)).await;
                 }
-                Err(error) => return Err(error).with_context(|| format!("the flights of {day} could not be appended")),
+                Err(error) => return Err(error).with_context(|| format!("flights of the month {month} could not be appended")),
             }
         }
     }
