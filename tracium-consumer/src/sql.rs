@@ -59,9 +59,12 @@ pub(crate) const REGISTER: &str = "
 pub(crate) const FINGERPRINT: &str = "SELECT fingerprint FROM tracium.projection WHERE name = $1 AND epoch = $2";
 
 /// A connection that waits for a lock or runs a statement for too long ends by itself, also when its client is gone.
-pub(crate) const SET_TIMEOUTS: &str = "
+/// Plans are made anew for every statement: a plan that was kept from when the read model was empty scans all of a
+/// grown one, until autovacuum looks at it.
+pub(crate) const SET_SESSION: &str = "
     SELECT set_config('lock_timeout', $1, false), set_config('statement_timeout', $2, false),
-           set_config('idle_in_transaction_session_timeout', $2, false), set_config('application_name', $3, false)";
+           set_config('idle_in_transaction_session_timeout', $2, false), set_config('application_name', $3, false),
+           set_config('plan_cache_mode', 'force_custom_plan', false)";
 
 /// A conflict must show the other transaction's committed row, so the level is not left to the server's default.
 pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";

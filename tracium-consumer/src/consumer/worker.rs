@@ -39,7 +39,7 @@ impl Session {
         if self.connection.is_none() {
             let mut connection = PgConnection::connect_with(&self.options).await?;
             let ms = |duration: Duration| duration.as_millis().max(1).to_string();
-            sqlx::query(sql::SET_TIMEOUTS)
+            sqlx::query(sql::SET_SESSION)
                 .bind(ms(self.lock_timeout))
                 .bind(ms(self.statement_timeout))
                 .bind(&self.application)
