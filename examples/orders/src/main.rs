@@ -126,14 +126,12 @@ async fn main() -> Result<()> {
     let consumer = tokio::spawn(consumer.run(stop.clone()));
 
     // 3. The shop.
-    let id = Aggregate::new("order", uuid::Uuid::new_v4().to_string())?;
-    let mut tx = pool.begin().await?;
+    let (id, mut tx) = (Aggregate::new("order", uuid::Uuid::new_v4().to_string())?, pool.begin().await?);
     let version = place(&mut tx, &id, "ada").await?;
     tx.commit().await?;
     println!("committed:   {id}, version {version}");
 
-    let never = Aggregate::new("order", uuid::Uuid::new_v4().to_string())?;
-    let mut tx = pool.begin().await?;
+    let (never, mut tx) = (Aggregate::new("order", uuid::Uuid::new_v4().to_string())?, pool.begin().await?);
     place(&mut tx, &never, "bob").await?;
     tx.rollback().await?;
     println!("rolled back: {never}; nobody will hear of it");
