@@ -41,6 +41,7 @@ async fn binary(name: &str) -> PathBuf {
 }
 
 /// Runs a command to its end, and shows what it said if a test fails.
+#[allow(clippy::print_stdout, reason = "the test harness shows it only if the test fails")]
 async fn output(command: &mut Command) -> Output {
     let output = command.kill_on_drop(true).output().await.unwrap();
     println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
