@@ -77,10 +77,14 @@ async fn the_flights_agree_with_the_csv_though_the_consumer_is_killed_and_the_to
 async fn a_read_model_that_lost_a_flight_is_noticed() {
     let flights = Flights::new(20).await;
     flights.run(&[]).await;
-    flights.db.execute("UPDATE flights.carrier_month SET scheduled = scheduled - 1 WHERE carrier = 'UA'").await;
-    let run = output(&mut flights.command(&[])).await;
-    assert_eq!(run.status.code(), Some(1));
-    assert!(String::from_utf8(run.stderr).unwrap().contains("the read models differ: 19 flights"));
+    let (scheduled, cancelled) = ("scheduled = scheduled - 1", "scheduled = scheduled + 1, cancelled = cancelled + 1");
+    for (spoil, expected) in [(scheduled, "(19, 20, 20, 0, "), (cancelled, "(20, 20, 20, 1, ")] {
+        flights.db.execute(&format!("UPDATE flights.carrier_month SET {spoil} WHERE carrier = 'UA'")).await;
+        let run = output(&mut flights.command(&[])).await;
+        assert_eq!(run.status.code(), Some(1));
+        let text = String::from_utf8(run.stderr).unwrap();
+        assert!(text.contains("the read models differ") && text.contains(&format!("are {expected}")), "{text}");
+    }
 }
 
 #[tokio::test]
