@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod consumer;
+mod examples;
 mod relay;
 mod write;

@@ -36,7 +36,10 @@ impl Flight {
 pub(crate) enum Outcome {
     Cancelled,
     /// Minutes late; no `arr_delay_min`: diverted, or not recorded.
-    Departed { dep_delay_min: i64, arr_delay_min: Option<i64> },
+    Departed {
+        dep_delay_min: i64,
+        arr_delay_min: Option<i64>,
+    },
 }
 
 impl Outcome {
