@@ -52,7 +52,7 @@ pub(crate) fn tracium(args: &[&str]) -> Tracium {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("TRACIUM_") || text.starts_with("DATABASE_URL") || text.starts_with("PG") {
+        if text.starts_with("TRACIUM_") || text.starts_with("DATABASE_URL") || text.starts_with("PG") || text == "COLUMNS" {
             command.env_remove(&name);
         }
     }
@@ -181,9 +181,9 @@ pub(crate) fn processes_of(folder: &Path) -> Vec<String> {
     found
 }
 
-/// A folder for temporary files that the throw-away PostgreSQL's user can enter.
+/// A folder for temporary files, like /tmp: the throw-away PostgreSQL's user must get in, and remove what is its own.
 pub(crate) fn open_folder() -> tempfile::TempDir {
     let folder = tempfile::Builder::new().prefix("tracium-test-").tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
     folder
 }
