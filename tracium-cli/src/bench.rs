@@ -120,6 +120,8 @@ struct Report {
     database: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
 }
 
 pub(crate) async fn run(config: &ConfigArgs, command: &BenchCommand) -> Outcome {
@@ -174,8 +176,9 @@ async fn measure(bench: &mut Bench, command: &BenchCommand, stop: &CancellationT
         }
     };
     tokio::select! {
-        report = measuring => report,
+        biased;
         () = stop.cancelled() => Err(Failure::found(anyhow!("interrupted; what was made for the run is removed"))),
+        report = measuring => report,
     }
 }
 
@@ -235,6 +238,7 @@ impl Bench {
             payload_bytes: load::payload(1).len() as u64,
             database: self.database.description.clone(),
             broker: self.broker.as_ref().map(|broker| broker.description.clone()),
+            topic: self.broker.is_some().then(|| self.topic.clone()),
         }
     }
 }

@@ -88,8 +88,9 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
         plant: args.plant,
     };
     let played = tokio::select! {
-        played = play::play(&plan, &mut broker, &database) => played,
+        biased;
         () = stop.cancelled() => Err(Failure::found(anyhow!("interrupted; what was made for the run is removed"))),
+        played = play::play(&plan, &mut broker, &database) => played,
     };
     let removed = (database.remove().await, broker.remove().await);
     let verdict = played?;

@@ -151,7 +151,7 @@ pub(crate) const RELEASE_LEASE: &str = "
 
 /// Depth by shard, from the two partial indexes.
 pub(crate) const STATS: &str = "
-    SELECT l.shard, l.owner, l.term, greatest(0, extract(epoch FROM l.expires_at - clock_timestamp()))::float8 AS expires_in_s,
+    SELECT l.shard, l.owner, l.term, greatest(0, extract(epoch FROM l.expires_at) - extract(epoch FROM clock_timestamp()))::float8 AS expires_in_s,
            coalesce(p.pending, 0) AS pending, p.oldest
     FROM tracium.relay_lease l
     LEFT JOIN (SELECT shard, count(*) AS pending, extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest

@@ -99,6 +99,8 @@ pub(super) async fn run(bench: &mut Bench) -> Outcome<Report> {
 
 async fn applied(pool: PgPool) -> anyhow::Result<u64> {
     let projections = tracium_consumer::status(&pool).await.context("the look at the projection")?;
+    let stand = projections.iter().map(|p| p.quarantined).sum::<i64>();
+    anyhow::ensure!(stand == 0, "{stand} aggregates stand still: the view refused their events");
     Ok(projections.iter().map(|p| u64::try_from(p.applied).unwrap_or(0)).sum())
 }
 

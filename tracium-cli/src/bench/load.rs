@@ -45,9 +45,9 @@ fn versions_of(n: u64, events: u64) -> u64 {
 
 /// The n-th event's payload.
 pub(super) fn payload(n: u64) -> String {
-    let (sku, quantity, cents) = (n % 2000, 1 + n % 3, 99 + n % 20_000);
+    let (sku, quantity, cents) = (n % 2000, 1 + n % 3, 10_000 + n % 20_000);
     format!(
-        r#"{{"sku":"sku-{sku:04}","quantity":{quantity},"cents":{cents:05},"note":"leave it with the neighbour on the second floor, please, the bell is broken"}}"#
+        r#"{{"sku":"sku-{sku:04}","quantity":{quantity},"cents":{cents},"note":"leave it with the neighbour on the second floor, please, the bell is broken"}}"#
     )
 }
 
@@ -173,6 +173,14 @@ fn envelope(topic: &str, aggregate: u64, version: u64) -> anyhow::Result<Envelop
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_payload_is_json_of_one_size() {
+        for n in [0, 1, 7, 2000, 19_999, 20_000, u64::MAX / 2] {
+            serde_json::from_str::<serde_json::Value>(&payload(n)).expect("JSON");
+            assert_eq!(payload(n).len(), payload(0).len());
+        }
+    }
 
     #[test]
     fn the_events_are_dealt_out_to_the_last_one() {
