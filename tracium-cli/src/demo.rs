@@ -118,15 +118,38 @@ fn words(s: &Summary) -> Vec<String> {
     let mark = |ok: bool| if ok { "✓" } else { "✗" };
     vec![
         String::new(),
-        format!("{} events of {} orders committed, {} rolled back, {} version conflicts decided anew", s.appended, s.orders, s.rolled_back, s.conflicts),
-        format!("killed with SIGKILL while events flowed: relays {} times, the consumer {} times", s.relay_kills, s.consumer_kills),
-        format!("  {} delivered: every committed event ({} lost), none that was rolled back ({} phantoms)", mark(s.lost + s.phantom == 0), s.lost, s.phantom),
-        format!("  {} in order: first deliveries of an order in version order ({} out of order)", mark(s.reordered == 0), s.reordered),
+        format!(
+            "{} events of {} orders committed, {} rolled back, {} version conflicts decided anew",
+            s.appended, s.orders, s.rolled_back, s.conflicts
+        ),
+        format!(
+            "killed with SIGKILL while events flowed: relays {} times, the consumer {} times",
+            s.relay_kills, s.consumer_kills
+        ),
+        format!(
+            "  {} delivered: every committed event ({} lost), none that was rolled back ({} phantoms)",
+            mark(s.lost + s.phantom == 0),
+            s.lost,
+            s.phantom
+        ),
+        format!(
+            "  {} in order: first deliveries of an order in version order ({} out of order)",
+            mark(s.reordered == 0),
+            s.reordered
+        ),
         format!(
             "  {} once: {} duplicates delivered, each event took effect exactly once ({} double, {} missing)",
-            mark(s.double_effects + s.missing_effects == 0), s.duplicates_delivered, s.double_effects, s.missing_effects
+            mark(s.double_effects + s.missing_effects == 0),
+            s.duplicates_delivered,
+            s.double_effects,
+            s.missing_effects
         ),
-        format!("  {} read model: {} documents equal the fold of the event store ({} differ)", mark(s.wrong_documents == 0), s.orders - s.wrong_documents.min(s.orders), s.wrong_documents),
+        format!(
+            "  {} read model: {} documents equal the fold of the event store ({} differ)",
+            mark(s.wrong_documents == 0),
+            s.orders - s.wrong_documents.min(s.orders),
+            s.wrong_documents
+        ),
         format!("{} in {:.1} s, seed {}", if s.ok { "ok" } else { "NOT OK" }, s.seconds, s.seed),
     ]
 }

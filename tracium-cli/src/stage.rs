@@ -51,9 +51,8 @@ impl Database {
 
     async fn in_cluster(purpose: &str) -> Outcome<Self> {
         let cluster = ThrowawayCluster::start().await.map_err(|error| match error {
-            error @ ClusterError::NotInstalled { .. } => {
-                Failure::usage(error).way_out(format!("install it, or name a server: DATABASE_URL=postgres://… tracium {purpose}"))
-            }
+            error @ ClusterError::NotInstalled { .. } => Failure::usage(error)
+                .way_out(format!("install it, or name a server: DATABASE_URL=postgres://… tracium {purpose}")),
             error => Failure::found(error).way_out(format!("name a server instead: DATABASE_URL=postgres://… tracium {purpose}")),
         })?;
         let url = Sourced { value: cluster.url("postgres"), origin: "the throw-away cluster".to_owned() };
@@ -66,8 +65,10 @@ impl Database {
         let mut connection = connect::database(server).await?;
         let create = format!("CREATE DATABASE {name}");
         sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await.map_err(|error| {
-            Failure::usage(anyhow!(error).context(format!("cannot make database {name} on the server that {} names", server.origin)))
-                .way_out("log in as a role with CREATEDB and CREATEROLE, or leave the URL out for a throw-away cluster")
+            Failure::usage(
+                anyhow!(error).context(format!("cannot make database {name} on the server that {} names", server.origin)),
+            )
+            .way_out("log in as a role with CREATEDB and CREATEROLE, or leave the URL out for a throw-away cluster")
         })?;
         let url = Sourced { value: with_database(&server.value, &name), origin: server.origin.clone() };
         let description = format!("database {name} on the server of {}", server.origin);
@@ -92,7 +93,8 @@ impl Database {
         let mut connection = connect::database(admin).await?;
         let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await.map_err(|error| {
-            Failure::found(anyhow!(error).context(format!("cannot drop database {name}"))).way_out(format!("DROP DATABASE {name}"))
+            Failure::found(anyhow!(error).context(format!("cannot drop database {name}")))
+                .way_out(format!("DROP DATABASE {name}"))
         })?;
         Ok(())
     }

@@ -30,7 +30,9 @@ async fn no_database_exits_2_and_says_how_to_name_one() {
 async fn an_unreachable_database_exits_3_and_is_named_without_its_password() {
     let address = dead_address();
     let url = format!("postgres://ada:open%2Dsesame@{address}/shop");
-    for command in [&["status", "--json"][..], &["migrate"], &["relay", "run"], &["outbox", "stats"], &["demo"], &["bench", "append"]] {
+    for command in
+        [&["status", "--json"][..], &["migrate"], &["relay", "run"], &["outbox", "stats"], &["demo"], &["bench", "append"]]
+    {
         let failed = tracium(command).env("DATABASE_URL", &url).run().await;
         failed.exits(3).says(&format!("cannot reach PostgreSQL at {address} (named by DATABASE_URL)"));
         failed.never_says("sesame");
@@ -52,8 +54,7 @@ async fn an_unreachable_broker_exits_3_and_is_named_with_its_setting() {
 async fn a_missing_schema_exits_2_and_says_tracium_migrate() {
     let database = TestDatabase::empty().await;
     for command in [&["status"][..], &["outbox", "stats"], &["relay", "run"]] {
-        let failed =
-            tracium(command).env("DATABASE_URL", &database.url).env("TRACIUM_KAFKA", kafka::bootstrap()).run().await;
+        let failed = tracium(command).env("DATABASE_URL", &database.url).env("TRACIUM_KAFKA", kafka::bootstrap()).run().await;
         failed.exits(2).says("tracium migrate").says("DATABASE_URL");
     }
 }
@@ -63,8 +64,7 @@ async fn a_newer_schema_exits_2_and_says_which_tracium_to_install() {
     let database = TestDatabase::new().await;
     database.execute("UPDATE tracium.setting SET value = '9999' WHERE name = 'oldest_binary'").await;
     for command in [&["status"][..], &["migrate"], &["relay", "run"]] {
-        let failed =
-            tracium(command).env("DATABASE_URL", &database.url).env("TRACIUM_KAFKA", kafka::bootstrap()).run().await;
+        let failed = tracium(command).env("DATABASE_URL", &database.url).env("TRACIUM_KAFKA", kafka::bootstrap()).run().await;
         failed.exits(2).says("9999").says("install the tracium that migrated it");
     }
 }

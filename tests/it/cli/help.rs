@@ -36,7 +36,11 @@ async fn every_help_is_as_it_was() {
             changed.push(format!("--- {} says now:\n{}", path.display(), help.stdout));
         }
     }
-    assert!(changed.is_empty(), "{}\nif that is meant: TRACIUM_TEST_UPDATE=1 cargo test -p tracium-tests every_help", changed.concat());
+    assert!(
+        changed.is_empty(),
+        "{}\nif that is meant: TRACIUM_TEST_UPDATE=1 cargo test -p tracium-tests every_help",
+        changed.concat()
+    );
 }
 
 #[tokio::test]

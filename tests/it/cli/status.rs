@@ -42,7 +42,19 @@ async fn status_json_has_the_contracts_shape() {
     assert_eq!(projections.len(), 1, "{status:#}");
     has_fields(
         &projections[0],
-        &["name", "epoch", "sink", "state", "lag_events", "lag_s", "applied", "duplicates", "healed", "quarantined", "dead_letters"],
+        &[
+            "name",
+            "epoch",
+            "sink",
+            "state",
+            "lag_events",
+            "lag_s",
+            "applied",
+            "duplicates",
+            "healed",
+            "quarantined",
+            "dead_letters",
+        ],
     );
     assert_eq!((&projections[0]["name"], &projections[0]["sink"]), (&json!("baskets"), &json!("postgres")));
 

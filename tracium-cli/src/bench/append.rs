@@ -54,8 +54,7 @@ async fn write(mut connection: PgConnection, writer: usize, per_transaction: u64
         if count == 0 {
             return Ok(connection.close().await?);
         }
-        let events: Vec<NewEvent> =
-            (0..count).map(|_| NewEvent::json(load::EVENT_TYPE, &payload)).collect::<Result<_, _>>()?;
+        let events: Vec<NewEvent> = (0..count).map(|_| NewEvent::json(load::EVENT_TYPE, &payload)).collect::<Result<_, _>>()?;
         let id = Aggregate::new(load::AGGREGATE_TYPE, format!("order-{writer}-{aggregate}"))?;
         let mut tx = connection.begin().await.context("a writer cannot begin")?;
         EventStore::append(&mut tx, &id, Expected::Any, &events).await.context("a writer cannot append")?;

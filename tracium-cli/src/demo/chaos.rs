@@ -135,7 +135,14 @@ impl Chain {
 }
 
 /// The children's specs: two relays and a consumer, quick to notice each other's death.
-pub(super) fn specs(database_url: &str, bootstrap: &str, topic: &str, group_prefix: &str, session: Duration, logs: &Path) -> (Vec<Spec>, Spec) {
+pub(super) fn specs(
+    database_url: &str,
+    bootstrap: &str,
+    topic: &str,
+    group_prefix: &str,
+    session: Duration,
+    logs: &Path,
+) -> (Vec<Spec>, Spec) {
     let env = || vec![("DATABASE_URL", database_url.to_owned()), ("TRACIUM_KAFKA", bootstrap.to_owned())];
     let spec = |name: &str, args: &[&str]| Spec {
         name: name.to_owned(),
@@ -145,7 +152,18 @@ pub(super) fn specs(database_url: &str, bootstrap: &str, topic: &str, group_pref
         log: logs.join(format!("{name}.log")),
     };
     let relay = ["relay", "run", "--until-stdin-closes"];
-    let quick = ["--set", "relay.lease_ttl=2s", "--set", "relay.lease_refresh=500ms", "--set", "relay.batch_deadline=1500ms", "--set", "relay.database_deadline=1500ms", "--set", "relay.kafka.request_timeout=500ms"];
+    let quick = [
+        "--set",
+        "relay.lease_ttl=2s",
+        "--set",
+        "relay.lease_refresh=500ms",
+        "--set",
+        "relay.batch_deadline=1500ms",
+        "--set",
+        "relay.database_deadline=1500ms",
+        "--set",
+        "relay.kafka.request_timeout=500ms",
+    ];
     let relay: Vec<&str> = relay.into_iter().chain(quick).collect();
     let session = session.as_millis().to_string();
     let consumer = ["demo-consumer", "--topic", topic, "--group-prefix", group_prefix, "--session-ms", &session];

@@ -57,11 +57,15 @@ impl Evidence {
             evidence.documents = documents.context("the read model")?.into_iter().collect();
         }
         if exists(connection, "public.effect").await? {
-            let effects: Vec<(Uuid, i64)> =
-                sqlx::query_as("SELECT event_id, times FROM public.effect").fetch_all(&mut *connection).await.context("the effects")?;
+            let effects: Vec<(Uuid, i64)> = sqlx::query_as("SELECT event_id, times FROM public.effect")
+                .fetch_all(&mut *connection)
+                .await
+                .context("the effects")?;
             evidence.effects = effects.into_iter().map(|(id, times)| (id, unsigned(times))).collect();
-            let counts: Vec<(String, i64, i64)> =
-                sqlx::query_as("SELECT event_type, events, bytes FROM public.event_count").fetch_all(&mut *connection).await.context("the counts")?;
+            let counts: Vec<(String, i64, i64)> = sqlx::query_as("SELECT event_type, events, bytes FROM public.event_count")
+                .fetch_all(&mut *connection)
+                .await
+                .context("the counts")?;
             evidence.counts = counts.into_iter().map(|(kind, events, bytes)| (kind, (events, bytes))).collect();
         }
         Ok(evidence)
@@ -97,7 +101,8 @@ impl Evidence {
                     None
                 }
             };
-            let order = Orders::evolve(order, &event).map_err(|e| anyhow!(e).context(format!("{aggregate_id:?} version {version}")))?;
+            let order =
+                Orders::evolve(order, &event).map_err(|e| anyhow!(e).context(format!("{aggregate_id:?} version {version}")))?;
             current = Some((aggregate_id, order));
         }
         self.expected.extend(current.and_then(|(id, order)| Some((id, order?))));

@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::ClientConfig;
 use tracium_core::wire;
 use tracium_testkit::history::{Delivery, History};
 use uuid::Uuid;
@@ -128,7 +128,8 @@ fn record(message: &BorrowedMessage<'_>, history: &Mutex<History>, seen: &Seen) 
         std::str::from_utf8(header.value?).ok()
     };
     let event_id: Uuid = header(wire::EVENT_ID).context("a message without event_id")?.parse().context("event_id")?;
-    let version: i64 = header(wire::AGGREGATE_VERSION).context("a message without aggregate_version")?.parse().context("version")?;
+    let version: i64 =
+        header(wire::AGGREGATE_VERSION).context("a message without aggregate_version")?.parse().context("version")?;
     let key = std::str::from_utf8(message.key().context("a message without a key")?).context("the key")?;
     let delivery = Delivery { event_id, key, version, partition: message.partition() };
     let first = history.lock().unwrap_or_else(PoisonError::into_inner).delivered(delivery);

@@ -88,14 +88,33 @@ fn picture(events: u64, seed: u64, elapsed: Duration, p: &Progress, k: &Kills, s
         format!("\x1b[1mtracium demo\x1b[0m  seed {seed}  {:.0} s", elapsed.as_secs_f64()),
         format!(
             "  appended   {:>9} {} {}  {} rolled back, {} conflicts",
-            p.appended, rate(since.appended, p.appended), bar(p.appended), p.rolled_back, p.conflicts
+            p.appended,
+            rate(since.appended, p.appended),
+            bar(p.appended),
+            p.rolled_back,
+            p.conflicts
         ),
         format!("  in outbox  {:>9}", p.pending),
-        format!("  delivered  {:>9} {} {}  {duplicates} duplicates", p.delivered, rate(since.delivered, p.delivered), bar(p.first_delivered)),
+        format!(
+            "  delivered  {:>9} {} {}  {duplicates} duplicates",
+            p.delivered,
+            rate(since.delivered, p.delivered),
+            bar(p.first_delivered)
+        ),
         format!(
             "  applied    {:>9} {} {}  {} behind, {} duplicates ignored",
-            p.applied, rate(since.applied, p.applied), bar(p.applied), p.first_delivered.saturating_sub(p.applied), p.ignored
+            p.applied,
+            rate(since.applied, p.applied),
+            bar(p.applied),
+            p.first_delivered.saturating_sub(p.applied),
+            p.ignored
         ),
-        format!("  \x1b[31mkilled\x1b[0m     {:>9} of {}: relay {}, consumer {}{last}", k.relay + k.consumer, k.planned, k.relay, k.consumer),
+        format!(
+            "  \x1b[31mkilled\x1b[0m     {:>9} of {}: relay {}, consumer {}{last}",
+            k.relay + k.consumer,
+            k.planned,
+            k.relay,
+            k.consumer
+        ),
     ]
 }

@@ -79,7 +79,8 @@ async fn play_with_logs(plan: &Plan, broker: &mut Broker, database: &Database, l
     let history = Arc::new(Mutex::new(History::new()));
     let seen = Arc::new(Seen::default());
     let shop = Arc::new(Shop::new(pool.clone(), Arc::clone(&history), plan.events, plan.plant == Some(Plant::Lost)));
-    let observer = Observer::start(&broker.bootstrap, &plan.topic, PARTITIONS, Arc::clone(&history), Arc::clone(&seen)).map_err(broken)?;
+    let observer =
+        Observer::start(&broker.bootstrap, &plan.topic, PARTITIONS, Arc::clone(&history), Arc::clone(&seen)).map_err(broken)?;
 
     // Real brokers take no session timeout below 6 s. The mock holds the first member of a group back for 3 s, and throws
     // it out, without a word, if its session is over by then.
@@ -176,8 +177,12 @@ async fn flow(plan: &Plan, shop: &Arc<Shop>, progress: watch::Receiver<Progress>
 async fn spoil_read_models(plant: Plant, pool: &PgPool) -> Result<(), sqlx::Error> {
     let statement = match plant {
         Plant::Lost => return Ok(()),
-        Plant::Double => "UPDATE public.effect SET times = times + 1 WHERE event_id = (SELECT min(event_id::text)::uuid FROM public.effect)",
-        Plant::Document => "UPDATE public.orders_e1 SET doc = jsonb_set(doc::jsonb, '{total_cents}', '-1') WHERE aggregate_id = (SELECT min(aggregate_id) FROM public.orders_e1)",
+        Plant::Double => {
+            "UPDATE public.effect SET times = times + 1 WHERE event_id = (SELECT min(event_id::text)::uuid FROM public.effect)"
+        }
+        Plant::Document => {
+            "UPDATE public.orders_e1 SET doc = jsonb_set(doc::jsonb, '{total_cents}', '-1') WHERE aggregate_id = (SELECT min(aggregate_id) FROM public.orders_e1)"
+        }
     };
     sqlx::query(statement).execute(pool).await?;
     Ok(())

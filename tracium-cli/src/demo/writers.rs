@@ -71,7 +71,12 @@ impl Shop {
     }
 
     /// Appends until the events are used up or the token is cancelled.
-    pub(super) async fn run(self: &Arc<Self>, seed: u64, progress: &watch::Receiver<Progress>, stop: &CancellationToken) -> anyhow::Result<()> {
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        seed: u64,
+        progress: &watch::Receiver<Progress>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
         // Again while a rollback's events went back to the budget after the others had left.
         for round in 0_u64.. {
             let mut tasks = tokio::task::JoinSet::new();
@@ -90,7 +95,12 @@ impl Shop {
         Ok(())
     }
 
-    async fn write(&self, mut rng: StdRng, mut progress: watch::Receiver<Progress>, stop: CancellationToken) -> anyhow::Result<()> {
+    async fn write(
+        &self,
+        mut rng: StdRng,
+        mut progress: watch::Receiver<Progress>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
         loop {
             let applied = || self.appended.load(Relaxed).saturating_sub(self.lead);
             let ahead = progress.wait_for(|p| p.applied >= applied());
@@ -123,7 +133,7 @@ impl Shop {
         drop(open);
         let number = self.next_order.fetch_add(1, Relaxed);
         // Ids are anybody's text: quotes and emoji go the whole way too.
-        let id = if number % 50 == 0 { format!("o'rder \"{number}\" 🍕") } else { format!("order-{number:06}") };
+        let id = if number.is_multiple_of(50) { format!("o'rder \"{number}\" 🍕") } else { format!("order-{number:06}") };
         Ok(Open { aggregate: Aggregate::new(AGGREGATE_TYPE, id)?, version: Version::ZERO, order: None })
     }
 

@@ -57,8 +57,20 @@ fn a_clean_run_is_fine_and_has_the_contracts_fields() {
     assert!(verdict.summary.ok, "{:#?}", verdict.problems);
     let json = serde_json::to_value(&verdict.summary).expect("JSON");
     for field in [
-        "appended", "rolled_back", "published", "delivered", "duplicates_delivered", "applied", "lost", "phantom", "reordered",
-        "double_effects", "kills", "seed", "seconds", "ok",
+        "appended",
+        "rolled_back",
+        "published",
+        "delivered",
+        "duplicates_delivered",
+        "applied",
+        "lost",
+        "phantom",
+        "reordered",
+        "double_effects",
+        "kills",
+        "seed",
+        "seconds",
+        "ok",
     ] {
         assert!(!json[field].is_null(), "{field}");
     }
