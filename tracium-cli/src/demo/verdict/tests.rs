@@ -95,13 +95,23 @@ fn a_second_effect_is_found_by_event_and_by_counter() {
 
 #[test]
 fn an_effect_of_an_event_nobody_stored_is_found() {
-    let summary = with(|w| drop(w.evidence.effects.insert(id(9), 1)), "which the event store does not have");
+    let summary = with(
+        |w| {
+            w.evidence.effects.insert(id(9), 1);
+        },
+        "which the event store does not have",
+    );
     assert_eq!(summary.double_effects, 1);
 }
 
 #[test]
 fn a_missing_effect_is_found() {
-    let summary = with(|w| drop(w.evidence.effects.remove(&id(3))), "missing effect: event 3");
+    let summary = with(
+        |w| {
+            w.evidence.effects.remove(&id(3));
+        },
+        "missing effect: event 3",
+    );
     assert_eq!((summary.missing_effects, summary.applied), (1, 2));
 }
 
@@ -118,7 +128,16 @@ fn a_wrong_a_missing_and_a_surplus_document_are_found() {
 fn lost_phantom_and_reordered_events_are_found() {
     assert_eq!(with(|w| w.history.appended(id(4), "o", 4, Outcome::Committed), "lost: event").lost, 1);
     let rolled_back = Delivery { event_id: id(9), key: "o", version: 4, partition: 0 };
-    assert_eq!(with(|w| drop(w.history.delivered(rolled_back)), "was rolled back").phantom, 1);
+    assert_eq!(
+        with(
+            |w| {
+                w.history.delivered(rolled_back);
+            },
+            "was rolled back"
+        )
+        .phantom,
+        1
+    );
     let late = |w: &mut World| {
         w.history.appended(id(5), "o", 3, Outcome::Committed);
         w.history.delivered(Delivery { event_id: id(5), key: "o", version: 3, partition: 0 });
