@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tokio::sync::Semaphore;
 use tracium_testkit::{TestDatabase, eventually, kafka};
 
-use super::support::{Ended, PATIENCE, has_fields, open_folder, processes_of, tracium};
+use super::support::{Ended, PATIENCE, Running, has_fields, open_folder, processes_of, tracium};
 
 /// A demo is six processes and a PostgreSQL: no more than two at once.
 static STAGE: Semaphore = Semaphore::const_new(2);
@@ -110,12 +110,17 @@ async fn a_wrong_document_fails_the_demo() {
     spoilt("document", "wrong_documents", "read model differs from the fold of the event store").await;
 }
 
+/// Waits until events take effect: relays and consumer are past their start, which would end them anyway.
+async fn flows(demo: &mut Running) {
+    while demo.says(" delivered, ").await.contains(" delivered, 0 applied") {}
+}
+
 #[tokio::test]
 async fn ctrl_c_ends_a_demo_soon_and_leaves_no_process_or_directory() {
     let folder = open_folder();
     let turn = STAGE.acquire().await.unwrap();
     let mut demo = tracium(&["demo", "--events", "50000"]).env("TMPDIR", folder.path()).start();
-    demo.says("appended").await;
+    flows(&mut demo).await;
     assert!(processes_of(folder.path()).len() >= 5, "relays, consumer and server run: {:?}", processes_of(folder.path()));
     demo.signal(Signal::INT);
     demo.ended(Duration::from_secs(30)).await.exits(1).says("interrupted");
@@ -128,7 +133,7 @@ async fn a_killed_demo_leaves_no_process_and_no_cluster() {
     let folder = open_folder();
     let turn = STAGE.acquire().await.unwrap();
     let mut demo = tracium(&["demo", "--events", "50000"]).env("TMPDIR", folder.path()).start();
-    demo.says("appended").await;
+    flows(&mut demo).await;
     demo.signal(Signal::KILL);
     assert_eq!(demo.ended(PATIENCE).await.code, None);
     drop(turn);
