@@ -26,12 +26,15 @@ pub(crate) fn create_stable_view(view: &str, table: &str) -> String {
     )
 }
 
-/// Document and version read together.
+/// Document and version read together. OFFSET 0 keeps it a look-up per aggregate, see [`LOCK_LAST_SEEN`].
 pub(crate) fn load_documents(table: &str) -> String {
     format!(
-        "SELECT k.ordinal, d.version, d.doc::text
+        "SELECT k.ordinal, d.version, d.doc
          FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (aggregate_type, aggregate_id, ordinal)
-         JOIN {table} d USING (aggregate_type, aggregate_id)"
+         CROSS JOIN LATERAL (
+             SELECT version, doc::text AS doc FROM {table}
+             WHERE aggregate_type = k.aggregate_type AND aggregate_id = k.aggregate_id OFFSET 0
+         ) d"
     )
 }
 
@@ -71,13 +74,18 @@ pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// The batch's aggregates are locked before anything else is read, in key order, so that two transactions on the same
 /// aggregates wait for each other and the second one sees what the first one did.
+///
+/// LATERAL with a lock is a look-up per aggregate, whatever the planner believes. A join read every aggregate of the
+/// projection into a hash until the table was analysed: 420 ms a batch at 200,000 of them, against 26 ms.
 pub(crate) const LOCK_LAST_SEEN: &str = "
     SELECT k.ordinal, l.version, l.event_id
-    FROM unnest($3::text[], $4::text[]) WITH ORDINALITY AS k (aggregate_type, aggregate_id, ordinal)
-    JOIN tracium.last_seen l ON l.projection = $1 AND l.epoch = $2
-        AND l.aggregate_type = k.aggregate_type AND l.aggregate_id = k.aggregate_id
-    ORDER BY k.ordinal
-    FOR UPDATE OF l";
+    FROM (SELECT * FROM unnest($3::text[], $4::text[]) WITH ORDINALITY AS u (aggregate_type, aggregate_id, ordinal)
+          ORDER BY ordinal) k
+    CROSS JOIN LATERAL (
+        SELECT version, event_id FROM tracium.last_seen
+        WHERE projection = $1 AND epoch = $2 AND aggregate_type = k.aggregate_type AND aggregate_id = k.aggregate_id
+        FOR UPDATE
+    ) l";
 
 /// Aggregates never seen get a row to be locked by; version 0 = nothing applied. In key order, as above.
 pub(crate) const INSERT_LAST_SEEN: &str = "
@@ -87,21 +95,26 @@ pub(crate) const INSERT_LAST_SEEN: &str = "
     ORDER BY k.ordinal
     ON CONFLICT DO NOTHING";
 
-/// last_seen only rises.
+/// last_seen only rises. The rows are locked by now and do not move, so they are found by their place; see
+/// [`LOCK_LAST_SEEN`] for why not by a join.
 pub(crate) const RAISE_LAST_SEEN: &str = "
     UPDATE tracium.last_seen l SET version = n.version, event_id = n.event_id
-    FROM unnest($3::text[], $4::text[], $5::bigint[], $6::uuid[]) AS n (aggregate_type, aggregate_id, version, event_id)
-    WHERE l.projection = $1 AND l.epoch = $2
-        AND l.aggregate_type = n.aggregate_type AND l.aggregate_id = n.aggregate_id AND l.version < n.version";
+    FROM (SELECT k.version, k.event_id,
+                 (SELECT s.ctid FROM tracium.last_seen s WHERE s.projection = $1 AND s.epoch = $2
+                     AND s.aggregate_type = k.aggregate_type AND s.aggregate_id = k.aggregate_id) AS place
+          FROM unnest($3::text[], $4::text[], $5::bigint[], $6::uuid[]) AS k (aggregate_type, aggregate_id, version, event_id)) n
+    WHERE l.ctid = n.place AND l.version < n.version";
 
-/// Parking and retrying both hold the aggregate's row; where it is gone, the event applies normally.
+/// Parking and retrying both hold the aggregate's row; where it is gone, the event applies normally. In key order.
 pub(crate) const LOCK_QUARANTINE: &str = "
     SELECT k.ordinal, q.cause
-    FROM unnest($3::text[], $4::text[]) WITH ORDINALITY AS k (aggregate_type, aggregate_id, ordinal)
-    JOIN tracium.quarantine q ON q.projection = $1 AND q.epoch = $2
-        AND q.aggregate_type = k.aggregate_type AND q.aggregate_id = k.aggregate_id
-    ORDER BY k.ordinal
-    FOR UPDATE OF q";
+    FROM (SELECT * FROM unnest($3::text[], $4::text[]) WITH ORDINALITY AS u (aggregate_type, aggregate_id, ordinal)
+          ORDER BY ordinal) k
+    CROSS JOIN LATERAL (
+        SELECT cause FROM tracium.quarantine
+        WHERE projection = $1 AND epoch = $2 AND aggregate_type = k.aggregate_type AND aggregate_id = k.aggregate_id
+        FOR UPDATE
+    ) q";
 
 /// The first reason stays.
 pub(crate) const INSERT_QUARANTINE: &str = "
