@@ -11,8 +11,22 @@ use toml::{Table, Value};
 use super::ConfigArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Variables of ours that are no settings.
-const NOT_SETTINGS: [&str; 3] = ["TRACIUM_CONFIG", "TRACIUM_LOG", "TRACIUM_BIN"];
+/// Variables of ours that are no settings, those of the development stack (`dev/README.md`) included.
+const NOT_SETTINGS: [&str; 13] = [
+    "TRACIUM_CONFIG",
+    "TRACIUM_LOG",
+    "TRACIUM_BIN",
+    "TRACIUM_CACHE_DIR",
+    "TRACIUM_JAVA",
+    "TRACIUM_KAFKA_HEAP",
+    "TRACIUM_KAFKA_PORT",
+    "TRACIUM_KAFKA_PROPS",
+    "TRACIUM_PG_BIN",
+    "TRACIUM_PG_CONF",
+    "TRACIUM_PG_PORT",
+    "TRACIUM_PG_USER",
+    "TRACIUM_STACK_DIR",
+];
 /// The addresses of test services, as `dev/stack env` prints them.
 const TEST_PREFIX: &str = "TRACIUM_TEST_";
 /// Short names for the settings everybody needs.

@@ -108,3 +108,19 @@ fn a_missing_database_says_how_to_name_one() {
     let text = load("", &[], &[]).expect("valid").database().expect_err("none").render();
     assert!(text.contains("DATABASE_URL"), "{text}");
 }
+
+#[test]
+fn the_variables_of_the_development_stack_are_no_settings() {
+    let dev = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev");
+    let mut names = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(dev).expect("dev/") {
+        let Ok(text) = std::fs::read_to_string(entry.expect("entry").path()) else { continue };
+        let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        names.extend(words.filter(|word| word.starts_with("TRACIUM_") && !word.ends_with('_')).map(str::to_owned));
+    }
+    names.retain(|name| name != "TRACIUM_KAFKA");
+    assert!(names.len() > 8, "{names:?}");
+    for name in names {
+        load("", &[(&name, "5")], &[]).unwrap_or_else(|error| panic!("{name}: {}", error.render()));
+    }
+}
