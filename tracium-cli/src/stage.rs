@@ -7,6 +7,7 @@ use anyhow::anyhow;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tracium_core::schema;
 use tracium_testkit::ThrowawayCluster;
+use tracium_testkit::database::with_database;
 use tracium_testkit::postgres::ClusterError;
 
 pub(crate) use broker::Broker;
@@ -104,29 +105,4 @@ impl Database {
 pub(crate) fn short_id() -> String {
     let id = uuid::Uuid::new_v4().simple().to_string();
     id.get(..12).unwrap_or_default().to_owned()
-}
-
-/// The URL with another database.
-fn with_database(url: &str, name: &str) -> String {
-    let authority = url.find("://").map_or(0, |at| at + 3);
-    let (before, query) = url.split_once('?').map_or((url, String::new()), |(before, query)| (before, format!("?{query}")));
-    let end = before.get(authority..).and_then(|rest| rest.rfind('/')).map_or(before.len(), |at| authority + at);
-    format!("{}/{name}{query}", &before[..end])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_database_of_a_url_is_replaced() {
-        for (url, expected) in [
-            ("postgres://u:p@h:1/old?sslmode=disable", "postgres://u:p@h:1/new?sslmode=disable"),
-            ("postgres://u@h:1", "postgres://u@h:1/new"),
-            ("postgres://u@h:1/", "postgres://u@h:1/new"),
-            ("postgres://h?user=u", "postgres://h/new?user=u"),
-        ] {
-            assert_eq!(with_database(url, "new"), expected);
-        }
-    }
 }

@@ -6,8 +6,7 @@ use tracium_core::Aggregate;
 
 use crate::batch::{Fate, Item, Plan};
 use crate::consumer::Record;
-use crate::last_seen::columns;
-use crate::sql;
+use crate::sql::{self, columns};
 
 /// Locks the quarantines of these aggregates, which are in key order; returns their places and causes.
 pub(crate) async fn lock_quarantines(

@@ -7,7 +7,7 @@ use tracium_core::{Aggregate, Version};
 use uuid::Uuid;
 
 use crate::batch::Entry;
-use crate::sql;
+use crate::sql::{self, columns};
 
 /// Locks the rows of these aggregates, which are in key order, and makes the missing ones. `None`: never seen.
 pub(crate) async fn lock(
@@ -87,9 +87,4 @@ pub(crate) async fn record_ids(
     }
     let new: Vec<Uuid> = sqlx::query_scalar(sql::INSERT_PROCESSED).bind(projection).bind(epoch).bind(ids).fetch_all(tx).await?;
     Ok(new.into_iter().collect())
-}
-
-/// Aggregates as two arrays for UNNEST.
-pub(crate) fn columns<'a>(aggregates: impl Iterator<Item = &'a Aggregate>) -> (Vec<&'a str>, Vec<&'a str>) {
-    aggregates.map(|a| (a.aggregate_type.as_str(), a.aggregate_id.as_str())).unzip()
 }

@@ -1,5 +1,12 @@
 //! Every statement of this crate, named, with the invariant it keeps.
 
+use tracium_core::Aggregate;
+
+/// Aggregates as two arrays for UNNEST.
+pub(crate) fn columns<'a>(aggregates: impl Iterator<Item = &'a Aggregate>) -> (Vec<&'a str>, Vec<&'a str>) {
+    aggregates.map(|a| (a.aggregate_type.as_str(), a.aggregate_id.as_str())).unzip()
+}
+
 /// What a name in the database is; NULL for nothing.
 pub(crate) const RELATION_KIND: &str = "SELECT (SELECT c.relkind::text FROM pg_class c WHERE c.oid = to_regclass($1))";
 

@@ -112,7 +112,8 @@ async fn drop_old(admin: &mut PgConnection) {
 }
 
 /// The URL with another database. By hand: what sqlx writes has parameters that libpq's programs refuse.
-fn with_database(url: &str, database: &str) -> String {
+#[must_use]
+pub fn with_database(url: &str, database: &str) -> String {
     let (address, parameters) = url.split_once('?').map_or((url, None), |(address, parameters)| (address, Some(parameters)));
     let authority = address.find("://").map_or(0, |at| at + 3);
     let server = address[authority..].find('/').map_or(address, |at| &address[..authority + at]);
@@ -142,6 +143,9 @@ mod tests {
     #[test]
     fn only_the_database_of_a_url_changes() {
         for (url, expected) in [
+            ("postgres://u:p@h:1/a?sslmode=disable", "postgres://u:p@h:1/b?sslmode=disable"),
+            ("postgres://u@h:1/", "postgres://u@h:1/b"),
+            ("postgres://h?user=u", "postgres://h/b?user=u"),
             ("postgres://u:p%2F@h:1/a", "postgres://u:p%2F@h:1/b"),
             ("postgres://h:1", "postgres://h:1/b"),
             ("postgres:///a?host=/run/pg&sslmode=require", "postgres:///b?host=/run/pg&sslmode=require"),

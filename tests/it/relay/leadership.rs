@@ -8,7 +8,7 @@ use tracium_core::wire::Envelope;
 use tracium_relay::{FakePublisher, PublishFailure, Publisher, PublisherError, Relay, RelayError, TopicInfo};
 use tracium_testkit::{TestDatabase, eventually};
 
-use super::fixture::{SOON, Shop, assert_ordered, options};
+use super::fixture::{Running, SOON, Shop, assert_ordered, options};
 
 /// Delivers when it is told to.
 #[derive(Default)]
@@ -38,14 +38,20 @@ impl Publisher for Gate {
 const TAKE: &str =
     "UPDATE tracium.relay_lease SET owner = 'usurper', term = term + 1, expires_at = clock_timestamp() + interval '1 hour'";
 
-#[tokio::test]
-async fn a_successor_waits_for_the_open_batch_and_the_refresh_does_not() {
+/// A relay whose batch of three rows is open: claimed, and at the publisher.
+async fn open_batch() -> (Shop, Arc<Gate>, Running) {
     let shop = Shop::open(1).await;
     let gate = Arc::new(Gate::default());
     let relay = shop.start_publishing(options(), gate.clone());
     shop.held_by(&relay.owner).await;
     shop.append_together("k", 3).await;
     gate.entered.notified().await;
+    (shop, gate, relay)
+}
+
+#[tokio::test]
+async fn a_successor_waits_for_the_open_batch_and_the_refresh_does_not() {
+    let (shop, gate, relay) = open_batch().await;
 
     // The batch is open. Changing the owner has to wait for it …
     let mut usurper = shop.db.connect().await;
@@ -140,12 +146,7 @@ async fn a_relay_whose_lease_was_taken_publishes_nothing_more() {
 
 #[tokio::test]
 async fn marks_of_a_lost_session_do_not_count_and_its_rows_go_again() {
-    let shop = Shop::open(1).await;
-    let gate = Arc::new(Gate::default());
-    let relay = shop.start_publishing(options(), gate.clone());
-    shop.held_by(&relay.owner).await;
-    shop.append_together("k", 3).await;
-    gate.entered.notified().await;
+    let (shop, gate, relay) = open_batch().await;
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'tracium-relay'";
     shop.db.execute(terminate).await;

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tracium_core::{AppendError, Class, Classify, EventStore, Expected, Version};
+use sqlx::{Postgres, Transaction};
+use tokio::task::JoinHandle;
+use tracium_core::{AppendError, Appended, Class, Classify, EventStore, Expected, Version};
 use tracium_testkit::TestDatabase;
 
 use super::{append, blocked, event, order, outbox, versions};
@@ -44,8 +46,9 @@ async fn case_w13_of_writers_with_the_same_expected_version_one_wins_and_the_oth
     }
 }
 
-#[tokio::test]
-async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_back() {
+/// An open transaction with version 1, and an append of version 2 that waits for it.
+async fn version_2_behind_an_open_version_1()
+-> (TestDatabase, Transaction<'static, Postgres>, JoinHandle<Result<Appended, AppendError>>) {
     let db = TestDatabase::new().await;
     let mut first = db.pool.begin().await.unwrap();
     EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
@@ -54,6 +57,12 @@ async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_b
         async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
     });
     blocked(&db, 1).await;
+    (db, first, second)
+}
+
+#[tokio::test]
+async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_back() {
+    let (db, first, second) = version_2_behind_an_open_version_1().await;
     first.rollback().await.unwrap();
     let error = second.await.unwrap().unwrap_err();
     assert!(matches!(error, AppendError::VersionConflict { actual: Version::ZERO, .. }), "{error}");
@@ -62,14 +71,7 @@ async fn case_w24_version_2_waits_for_version_1_and_is_refused_when_that_rolls_b
 
 #[tokio::test]
 async fn version_2_follows_when_version_1_commits() {
-    let db = TestDatabase::new().await;
-    let mut first = db.pool.begin().await.unwrap();
-    EventStore::append(&mut first, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
-    let second = tokio::spawn({
-        let pool = db.pool.clone();
-        async move { append(&pool, &order("o-1"), Expected::Version(Version::ZERO.next()), &[event("order.paid")]).await }
-    });
-    blocked(&db, 1).await;
+    let (db, first, second) = version_2_behind_an_open_version_1().await;
     first.commit().await.unwrap();
     second.await.unwrap().unwrap();
     assert_eq!(versions(&db.pool, "o-1").await, [1, 2]);

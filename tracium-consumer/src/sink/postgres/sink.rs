@@ -5,8 +5,9 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use tracium_core::{Aggregate, Version};
 
 use super::PostgresViewConfig;
+use crate::ProjectionError;
 use crate::sink::{Changed, Stored, ViewSink};
-use crate::{ProjectionError, sql};
+use crate::sql::{self, columns};
 
 /// See [`ViewSink`].
 #[derive(Debug, Clone)]
@@ -83,9 +84,4 @@ impl ViewSink for PostgresViewSink {
 /// `pg_class.relkind` of a name, if it exists.
 async fn kind(connection: &mut PgConnection, name: &str) -> Result<Option<String>, ProjectionError> {
     Ok(sqlx::query_scalar(sql::RELATION_KIND).bind(name).fetch_one(connection).await?)
-}
-
-/// Aggregates as two arrays for UNNEST.
-fn columns<'a>(aggregates: impl Iterator<Item = &'a Aggregate>) -> (Vec<&'a str>, Vec<&'a str>) {
-    aggregates.map(|a| (a.aggregate_type.as_str(), a.aggregate_id.as_str())).unzip()
 }
