@@ -7,4 +7,4 @@ mod help;
 mod relay_run;
 mod schema;
 mod status;
-mod support;
+pub(crate) mod support;

@@ -7,4 +7,4 @@ mod load;
 mod offsets;
 mod order;
 mod start;
-mod support;
+pub(crate) mod support;

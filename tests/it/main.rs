@@ -5,4 +5,5 @@ mod cli;
 mod consumer;
 mod examples;
 mod relay;
+mod secure;
 mod write;

@@ -5,6 +5,7 @@
 
 mod append;
 mod consume;
+mod floor;
 mod load;
 mod measure;
 mod relay;
@@ -15,6 +16,7 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use tracium_kafka::KafkaOptions;
 
 use crate::config::{ConfigArgs, DatabaseArgs, KafkaArgs, Settings};
 use crate::failure::{Failure, Outcome};
@@ -52,10 +54,15 @@ pub(crate) enum BenchCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  tracium bench relay --events 200000 --json | jq '{events_per_s, cpu_us_per_event, peak_rss_mb}'")]
+  tracium bench relay --events 200000 --json | jq '{events_per_s, cpu_us_per_event, peak_rss_mb}'
+  tracium bench relay --events 200000 --floor --json | jq '{events_per_s, of_floor, floor}'")]
 pub(crate) struct RelayArgs {
     #[command(flatten)]
     common: Common,
+    /// Measure the SQL floor too, in the same tables: claiming and marking as many rows without a broker, as a loop over
+    /// one connection and over one connection a shard.
+    #[arg(long)]
+    floor: bool,
     #[command(flatten)]
     kafka: KafkaArgs,
 }
@@ -118,6 +125,11 @@ struct Report {
     aggregates: u64,
     payload_bytes: u64,
     database: String,
+    /// The relay's rate as a part of `floor.sql_eps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_floor: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    floor: Option<floor::Floor>,
     #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,18 +145,18 @@ pub(crate) async fn run(config: &ConfigArgs, command: &BenchCommand) -> Outcome 
     };
     let stop = stop_signal(false)?;
     let settings = Settings::load(config, Some(&common.database), kafka)?;
-    let kafka_setting = settings.kafka();
-    if matches!(command, BenchCommand::Consume(_)) && kafka_setting.is_none() {
+    if matches!(command, BenchCommand::Consume(_)) && settings.kafka().is_none() {
         Broker::refuse_what_the_mock_cannot_hold(common.events, PARTITIONS, load::EVENT_BYTES)?;
     }
     let broker = match kafka {
-        Some(_) => Some(Broker::make(kafka_setting.as_ref()).await?),
+        Some(_) => Some(Broker::make(&settings).await?),
         None => None,
     };
     let database = Database::make(settings.database().ok(), "bench", None).await?;
     let mut bench = Bench {
         config: config.clone(),
         events: common.events,
+        batch_size: settings.relay.batch_size,
         topic: format!("tracium-bench-{}", short_id()),
         logs: tempfile::Builder::new().prefix("tracium-bench-").tempdir().map_err(|e| failed(anyhow!(e)))?,
         database,
@@ -169,7 +181,7 @@ pub(crate) async fn run(config: &ConfigArgs, command: &BenchCommand) -> Outcome 
 async fn measure(bench: &mut Bench, command: &BenchCommand, stop: &CancellationToken) -> Outcome<Report> {
     let measuring = async {
         match command {
-            BenchCommand::Relay(_) => relay::run(bench).await,
+            BenchCommand::Relay(args) => relay::run(bench, args.floor).await,
             BenchCommand::Consume(_) => consume::run(bench).await,
             BenchCommand::Append(args) => append::run(bench, args.writers, args.per_transaction).await,
             BenchCommand::Consumer(_) => unreachable!("BUG: it returned above"),
@@ -186,6 +198,7 @@ async fn measure(bench: &mut Bench, command: &BenchCommand, stop: &CancellationT
 struct Bench {
     config: ConfigArgs,
     events: u64,
+    batch_size: u32,
     topic: String,
     logs: tempfile::TempDir,
     database: Database,
@@ -201,7 +214,7 @@ impl Bench {
     }
 
     /// A child that reads our settings: those of the environment, `--config` and `--set`.
-    fn child(&self, name: &str, args: &[&str], bootstrap: &str) -> Spec {
+    fn child(&self, name: &str, args: &[&str], kafka: &KafkaOptions) -> Spec {
         let mut args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
         if let Some(config) = &self.config.config {
             args.extend(["--config".to_owned(), config.display().to_string()]);
@@ -210,11 +223,11 @@ impl Bench {
             args.extend(["--set".to_owned(), pair.clone()]);
         }
         // Last, so that it wins over all of them.
-        args.extend(["--set".to_owned(), format!("relay.kafka.bootstrap_servers={bootstrap}")]);
+        args.extend(["--set".to_owned(), format!("relay.kafka.bootstrap_servers={}", kafka.bootstrap_servers)]);
         Spec {
             name: name.to_owned(),
             args,
-            env: vec![("DATABASE_URL", self.database.url.value.clone())],
+            env: vec![("DATABASE_URL".to_owned(), self.database.url.value.clone())],
             keeps_settings: true,
             log: self.log(name),
         }
@@ -236,6 +249,8 @@ impl Bench {
             peak_rss_mb: round(measure::float(figures.usage.peak_rss_kib) / 1024.0, 1),
             aggregates: load::aggregates(self.events),
             payload_bytes: load::payload(1).len() as u64,
+            of_floor: None,
+            floor: None,
             database: self.database.description.clone(),
             broker: self.broker.as_ref().map(|broker| broker.description.clone()),
             topic: self.broker.is_some().then(|| self.topic.clone()),
@@ -257,4 +272,8 @@ fn report(report: &Report, json: bool) {
     out::line(format!("  {:>10.0} events/s  ({:.2} s)", report.events_per_s, report.seconds));
     out::line(format!("  {:>10.2} µs of CPU an event", report.cpu_us_per_event));
     out::line(format!("  {:>10.1} MB of memory at most", report.peak_rss_mb));
+    if let (Some(floor), Some(part)) = (&report.floor, report.of_floor) {
+        out::line(format!("  {:>9.0}% of the SQL floor, {:.0} rows/s over one connection", part * 100.0, floor.sql_eps));
+        out::line(format!("  {:>10.0} rows/s over a connection a shard", floor.sql_parallel_eps));
+    }
 }

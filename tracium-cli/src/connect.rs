@@ -1,21 +1,16 @@
 //! Reaching PostgreSQL and Kafka within a bounded time, or saying which setting named what cannot be reached.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use rdkafka::client::ClientContext;
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::KafkaError;
-use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{Connection, PgConnection};
 use tracium_consumer::ConsumerError;
 use tracium_core::schema::{self, Installed, SchemaError};
-use tracium_core::{Class, Classify};
-use tracium_relay::KafkaOptions;
+use tracium_core::{Class, Classify, TlsProblem};
+use tracium_kafka::{ConnectError, KafkaOptions};
 
-use crate::config::Sourced;
+use crate::config::{Origins, Sourced};
 use crate::failure::{Failure, Outcome};
 
 /// How long an answer may take before a service counts as unreachable.
@@ -29,7 +24,35 @@ pub(crate) fn options(url: &Sourced<String>) -> Outcome<PgConnectOptions> {
     }
     let options = options
         .map_err(|e| Failure::usage(anyhow!(e).context(format!("{} is not a PostgreSQL URL", url.origin))).way_out(URL_FORM))?;
+    check_files(url)?;
     Ok(options.application_name("tracium"))
+}
+
+/// The client library says of a missing file only that there is none, not which.
+fn check_files(url: &Sourced<String>) -> Outcome {
+    let query = url.value.split_once('?').map_or("", |(_, query)| query);
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        if !matches!(name, "sslrootcert" | "sslcert" | "sslkey" | "ssl-root-cert" | "ssl-ca" | "ssl-cert" | "ssl-key") {
+            continue;
+        }
+        let path = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+        std::fs::File::open(path.as_ref()).map_err(|e| {
+            Failure::usage(anyhow!(e).context(format!("{name} in {} names {path}, which cannot be read", url.origin)))
+        })?;
+    }
+    Ok(())
+}
+
+/// Says once what a careful reader of the URL would: that nothing proves who the server is.
+pub(crate) fn warn_of_unverified(options: &PgConnectOptions) {
+    let host = options.get_host();
+    let local = host.starts_with('/') || host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    if !local && !matches!(options.get_ssl_mode(), PgSslMode::VerifyFull | PgSslMode::VerifyCa) {
+        tracing::warn!(
+            host,
+            "the connection to PostgreSQL does not prove who the server is; add sslmode=verify-full&sslrootcert=FILE to the database URL"
+        );
+    }
 }
 
 const URL_FORM: &str = "postgres://user@host:port/database";
@@ -47,7 +70,8 @@ pub(crate) async fn database(url: &Sourced<String>) -> Outcome<PgConnection> {
         }
     };
     let sqlstate = error.as_database_error().and_then(|e| e.code()).map(|code| code.into_owned());
-    Err(match sqlstate.as_deref() {
+    let tls = TlsProblem::of(&error);
+    let failure = match sqlstate.as_deref() {
         // Starting, stopping, no connection left: it is there and cannot serve us.
         Some("57P01" | "57P02" | "57P03" | "53300") => {
             Failure::unreachable(anyhow!(error).context(format!("{place} takes no connection")))
@@ -61,8 +85,13 @@ pub(crate) async fn database(url: &Sourced<String>) -> Outcome<PgConnection> {
             url.origin
         )),
         Some(_) => Failure::usage(anyhow!(error).context(format!("{place} refuses the connection"))),
+        None if tls.is_some() => Failure::usage(anyhow!(error).context(format!("{place} could not be trusted"))),
         None => Failure::unreachable(anyhow!(error).context(format!("cannot reach {place}")))
             .way_out(format!("check that the server runs and that {} names it", url.origin)),
+    };
+    Err(match tls {
+        Some(problem) => failure.way_out(format!("{} in {}: {problem}", problem.parameter(), url.origin)),
+        None => failure,
     })
 }
 
@@ -109,60 +138,23 @@ impl SourceIsIo for SchemaError {
     }
 }
 
-/// Remembers why librdkafka cannot connect: the error of the call itself only says that it timed out.
-#[derive(Debug, Clone, Default)]
-struct Reasons(Arc<Mutex<Option<String>>>);
-
-impl Reasons {
-    fn keep(&self, reason: &str) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // "thrd:x:9092/bootstrap: x:9092/bootstrap: Connect to … failed: Connection refused (after 0ms in state CONNECT)"
-        let text = reason.rsplit_once("bootstrap: ").map_or(reason, |(_, text)| text);
-        kept.get_or_insert_with(|| text.to_owned());
-    }
+/// Whether the broker lets us in; if not, the failure names what is wrong and the setting.
+pub(crate) async fn broker(kafka: &KafkaOptions, origins: &Origins) -> Outcome {
+    let options = kafka.clone();
+    let answer = tokio::task::spawn_blocking(move || tracium_kafka::check(&options, DEADLINE)).await;
+    answer.expect("BUG: the probe panicked").map_err(|error| broker_failure(error, origins))
 }
 
-impl ClientContext for Reasons {
-    fn log(&self, level: RDKafkaLogLevel, _facility: &str, message: &str) {
-        if level as i32 <= RDKafkaLogLevel::Error as i32 {
-            self.keep(message);
-        }
+/// A broker that does not let us in, as an exit code and a way out in the names of our settings.
+pub(crate) fn broker_failure(error: ConnectError, origins: &Origins) -> Failure {
+    let name = |option: &str| origins.of(&format!("relay.kafka.{option}"));
+    let way_out = error.problem.way_out(name);
+    let place = format!("cannot reach Kafka at {} (named by {})", error.bootstrap_servers, name("bootstrap_servers"));
+    let class = error.class();
+    let error = anyhow!(error.problem).context(place);
+    match class {
+        Class::Transient => Failure::unreachable(error),
+        _ => Failure::usage(error),
     }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        if !reason.contains("brokers are down") {
-            self.keep(&format!("{error}: {reason}"));
-        }
-    }
-}
-
-impl ProducerContext for Reasons {
-    type DeliveryOpaque = ();
-    fn delivery(&self, _: &rdkafka::producer::DeliveryResult<'_>, (): Self::DeliveryOpaque) {}
-}
-
-/// Whether the broker answers; if not, the failure names it and the setting.
-pub(crate) async fn broker(options: &KafkaOptions, origin: &str) -> Outcome {
-    let mut config = ClientConfig::new();
-    for (name, value) in &options.properties {
-        config.set(name, value);
-    }
-    config.set("bootstrap.servers", &options.bootstrap_servers);
-    let servers = options.bootstrap_servers.clone();
-    let reasons = Reasons::default();
-    let producer: BaseProducer<Reasons> = config.create_with_context(reasons.clone()).map_err(|error| {
-        Failure::usage(anyhow!(error).context("librdkafka refuses the settings in relay.kafka"))
-            .way_out("see librdkafka's CONFIGURATION.md")
-    })?;
-    let answer = tokio::task::spawn_blocking(move || {
-        let answer = producer.client().fetch_metadata(Some("tracium-probe"), DEADLINE).map(|_| ());
-        producer.poll(Duration::ZERO);
-        answer
-    });
-    let Err(error) = answer.await.expect("BUG: the probe panicked") else { return Ok(()) };
-    let reason = reasons.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let cause = reason.map_or_else(|| anyhow!(error), |reason| anyhow!(reason));
-    Err(Failure::unreachable(cause.context(format!("cannot reach Kafka at {servers} (named by {origin})"))).way_out(format!(
-        "check that the broker runs, that {origin} names it, and that it advertises an address this machine reaches"
-    )))
+    .way_out(way_out)
 }

@@ -70,11 +70,10 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
     let started = Instant::now();
     let stop = relay::stop_signal(false)?;
     let settings = Settings::load(config, Some(&args.database), Some(&args.kafka))?;
-    let kafka = settings.kafka();
-    if kafka.is_none() {
+    if settings.kafka().is_none() {
         Broker::refuse_what_the_mock_cannot_hold(args.events, PARTITIONS, MOCK_EVENT_BYTES)?;
     }
-    let mut broker = Broker::make(kafka.as_ref()).await?;
+    let mut broker = Broker::make(&settings).await?;
     let database = Database::make(settings.database().ok(), "demo", Some(SHARDS)).await?;
     let seed = args.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000);
     out::note(format!("seed {seed}; {}; {}", database.description, broker.description));

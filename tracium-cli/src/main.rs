@@ -4,6 +4,7 @@
 
 mod bench;
 mod config;
+mod config_show;
 mod connect;
 mod demo;
 mod failure;
@@ -54,6 +55,8 @@ enum Command {
     Status(status::StatusArgs),
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
+    #[command(subcommand)]
+    Config(config_show::ConfigCommand),
     #[command(hide = true)]
     DemoConsumer(demo::consumer::DemoConsumerArgs),
 }
@@ -80,6 +83,7 @@ async fn run(cli: Cli) -> Outcome {
         Command::Bench(command) => bench::run(&cli.config, &command).await,
         Command::Demo(args) => demo::run(&cli.config, &args).await,
         Command::DemoConsumer(args) => demo::consumer::run(&cli.config, &args).await,
+        Command::Config(config_show::ConfigCommand::Show(args)) => config_show::run(&cli.config, &args),
         Command::Migrate(args) => migrate::run(&cli.config, &args).await,
         Command::Relay(relay::RelayCommand::Run(args)) => relay::run(&cli.config, &args).await,
         Command::Status(args) => status::run(&cli.config, &args).await,

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 /// Passwords that this process has read, as they are and as they stand in URLs.
 static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
 
-const MASK: &str = "***";
+pub(crate) const MASK: &str = "***";
 
 /// Remembers a secret: it is masked in all that is printed from now on. One or two characters cannot be masked without
 /// making every text unreadable.
@@ -25,7 +25,7 @@ pub(crate) fn remember_url(url: &str) {
     let in_query = url.split(['?', '&']).find_map(|part| part.strip_prefix("password="));
     for password in [in_authority, in_query].into_iter().flatten() {
         remember(password);
-        remember(&percent_decoded(password));
+        remember(&percent_encoding::percent_decode_str(password).decode_utf8_lossy());
     }
 }
 
@@ -61,26 +61,6 @@ fn password_span(text: &str, from: usize) -> Option<(usize, usize)> {
         }
         search = authority;
     }
-}
-
-fn percent_decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = bytes.get(i + 1..i + 3).and_then(|h| std::str::from_utf8(h).ok()).and_then(|h| u8::from_str_radix(h, 16).ok());
-        match (bytes[i], hex) {
-            (b'%', Some(byte)) => {
-                decoded.push(byte);
-                i += 3;
-            }
-            (byte, _) => {
-                decoded.push(byte);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tracing::info;
 use tracium_core::{Class, Classify};
 use tracium_relay::{KafkaPublisher, Relay, RelayError};
 
-use crate::config::{ConfigArgs, DatabaseArgs, KafkaArgs, Settings, Sourced};
+use crate::config::{ConfigArgs, DatabaseArgs, KafkaArgs, Origins, Settings, Sourced};
 use crate::connect;
 use crate::failure::{Failure, Outcome};
 
@@ -52,12 +52,14 @@ pub(crate) async fn run(config: &ConfigArgs, args: &RelayRunArgs) -> Outcome {
     let options = connect::options(&url)?;
     // Both at once, before anything is taken: which of the two is missing must be clear.
     let (database, broker) =
-        tokio::join!(connect::migrated_database(&url), connect::broker(&settings.relay.kafka, &settings.kafka_origin));
+        tokio::join!(connect::migrated_database(&url), connect::broker(&settings.relay.kafka, &settings.origins));
     drop(database?);
     broker?;
+    connect::warn_of_unverified(&options);
 
-    let publisher = KafkaPublisher::new(&settings.relay.kafka).map_err(|e| relay_failure(e.into(), &url))?;
-    let relay = Relay::new(settings.relay, options, Arc::new(publisher)).map_err(Failure::usage)?;
+    let failure = |error| relay_failure(error, &url, &settings.origins);
+    let publisher = KafkaPublisher::new(&settings.relay.kafka).map_err(|error| failure(error.into()))?;
+    let relay = Relay::new(settings.relay.clone(), options, Arc::new(publisher)).map_err(Failure::usage)?;
     let server = match args.http {
         Some(address) => Some(http::Server::bind(address, relay.metrics(), stop.clone()).await?),
         None => None,
@@ -67,13 +69,14 @@ pub(crate) async fn run(config: &ConfigArgs, args: &RelayRunArgs) -> Outcome {
     if let Some(server) = server {
         server.ended().await;
     }
-    result.map_err(|e| relay_failure(e, &url))?;
+    result.map_err(failure)?;
     info!("relay stopped");
     Ok(())
 }
 
-fn relay_failure(error: RelayError, url: &Sourced<String>) -> Failure {
+fn relay_failure(error: RelayError, url: &Sourced<String>, origins: &Origins) -> Failure {
     match error {
+        RelayError::Publisher(publisher) => connect::broker_failure(publisher.error, origins),
         RelayError::Schema(error) => connect::schema_failure(error, url),
         RelayError::Options(_) => Failure::usage(error),
         error if error.class() == Class::Transient => Failure::unreachable(error),

@@ -1,10 +1,10 @@
 //! What a consumer can be told.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracium_core::Backoff;
+use tracium_kafka::KafkaOptions;
 
 use crate::ConsumerError;
 
@@ -12,16 +12,18 @@ use crate::ConsumerError;
 /// Durations are written `"30s"`, `"200ms"`, `"5m"`. Unknown keys are errors.
 ///
 /// ```
-/// use tracium_consumer::ConsumerOptions;
+/// use tracium_consumer::{ConsumerOptions, KafkaOptions};
 ///
-/// let options = ConsumerOptions { bootstrap_servers: "kafka-1:9092,kafka-2:9092".to_owned(), ..ConsumerOptions::default() };
+/// let kafka = KafkaOptions { bootstrap_servers: "kafka-1:9092,kafka-2:9092".to_owned(), ..KafkaOptions::default() };
+/// let options = ConsumerOptions { kafka, ..ConsumerOptions::default() };
 /// assert!(options.validate().is_ok());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConsumerOptions {
-    /// `host:port`, several with commas. Default `localhost:9092`.
-    pub bootstrap_servers: String,
+    /// Kafka. Of librdkafka's properties, those that belong to an option here, or that the guarantees stand on, cannot be
+    /// set; [`ConsumerOptions::validate`] names them.
+    pub kafka: KafkaOptions,
     /// Put before every consumer group's name, `<prefix>.<projection>.e<epoch>`: for environments that share a broker.
     /// Default: none, the group is `<projection>.e<epoch>`.
     pub group_prefix: Option<String>,
@@ -62,15 +64,12 @@ pub struct ConsumerOptions {
     /// The longest such pause. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub backoff_max: Duration,
-    /// Further librdkafka properties (`security.protocol`, `sasl.username`, `group.instance.id`, …). What the guarantees
-    /// stand on cannot be changed; [`ConsumerOptions::validate`] names it.
-    pub properties: BTreeMap<String, String>,
 }
 
 impl Default for ConsumerOptions {
     fn default() -> Self {
         Self {
-            bootstrap_servers: "localhost:9092".to_owned(),
+            kafka: KafkaOptions::default(),
             group_prefix: None,
             start_deadline: Duration::from_secs(10),
             session_timeout: Duration::from_secs(45),
@@ -84,15 +83,12 @@ impl Default for ConsumerOptions {
             lock_timeout: Duration::from_secs(5),
             backoff_initial: Duration::from_millis(100),
             backoff_max: Duration::from_secs(10),
-            properties: BTreeMap::new(),
         }
     }
 }
 
 /// Properties that belong to an option, or that the guarantees stand on.
-const FIXED_PROPERTIES: [(&str, &str); 9] = [
-    ("bootstrap.servers", "it is the option bootstrap_servers"),
-    ("metadata.broker.list", "it is the option bootstrap_servers"),
+const FIXED_PROPERTIES: [(&str, &str); 7] = [
     ("group.id", "it is the projection's name and epoch; see the option group_prefix"),
     ("session.timeout.ms", "it is the option session_timeout"),
     ("enable.auto.commit", "offsets are committed only after the effect"),
@@ -112,10 +108,12 @@ impl ConsumerOptions {
     /// # Errors
     /// [`ConsumerError::Option`] naming the setting and the values it may have; class fatal.
     pub fn validate(&self) -> Result<(), ConsumerError> {
-        let wrong = |setting: &'static str, rule: &str| Err(ConsumerError::Option { setting, rule: rule.to_owned() });
-        if self.bootstrap_servers.trim().is_empty() {
-            return wrong("consumer.bootstrap_servers", "must name at least one host:port");
-        }
+        let wrong =
+            |setting: &'static str, rule: &str| Err(ConsumerError::Option { setting: setting.into(), rule: rule.to_owned() });
+        self.kafka.validate().map_err(|error| ConsumerError::Option {
+            setting: format!("consumer.kafka.{}", error.option).into(),
+            rule: error.rule,
+        })?;
         if self.group_prefix.as_deref().is_some_and(|p| p.is_empty() || p.len() > 100 || p.contains(char::is_whitespace)) {
             return wrong("consumer.group_prefix", "must be 1 to 100 bytes without white space");
         }
@@ -147,8 +145,8 @@ impl ConsumerOptions {
             return wrong("consumer.backoff_initial", "must be more than 0 and at most consumer.backoff_max");
         }
         for (property, why) in FIXED_PROPERTIES {
-            if self.properties.contains_key(property) {
-                return wrong("consumer.properties", &format!("may not set {property}: {why}"));
+            if self.kafka.properties.contains_key(property) {
+                return wrong("consumer.kafka.properties", &format!("may not set {property}: {why}"));
             }
         }
         Ok(())
@@ -167,7 +165,7 @@ mod tests {
     #[test]
     fn what_the_guarantees_stand_on_cannot_be_set() {
         let mut options = ConsumerOptions::default();
-        options.properties.insert("auto.offset.reset".to_owned(), "latest".to_owned());
+        options.kafka.properties.insert("auto.offset.reset".to_owned(), "latest".to_owned());
         let error = options.validate().unwrap_err().to_string();
         assert!(error.contains("auto.offset.reset") && error.contains("skip events silently"), "{error}");
     }

@@ -1,10 +1,12 @@
 //! What can go wrong, by cause, with the way out.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tracium_core::schema::SchemaError;
-use tracium_core::{Class, Classify, EventError, EvolveError, NameError, class_of_database_error};
+use tracium_core::{Class, Classify, EventError, EvolveError, NameError, TlsProblem, class_of_database_error};
+use tracium_kafka::ConnectError;
 
 /// An error of a projection's own code or of its sink. Only its class decides what happens: transient → the batch is
 /// rolled back and tried again; poison → the event goes to the dead letters and its aggregate stands still; fatal → the
@@ -97,12 +99,12 @@ pub enum ConsumerError {
     #[error("option {setting} {rule}")]
     Option {
         /// The option.
-        setting: &'static str,
+        setting: Cow<'static, str>,
         /// What it must be.
         rule: String,
     },
     /// librdkafka knows no such property, or not this value.
-    #[error("option consumer.properties: librdkafka refuses {property:?} = {value:?}: {reason}")]
+    #[error("option consumer.kafka.properties: librdkafka refuses {property:?} = {value:?}: {reason}")]
     Property {
         /// The property.
         property: String,
@@ -145,12 +147,22 @@ pub enum ConsumerError {
         /// The other.
         second: String,
     },
-    /// No broker answered.
+    /// Kafka does not let the consumer in. Class by its cause.
+    #[error("{error}; {}", .error.problem.way_out(|option| format!("consumer.kafka.{option}")))]
+    Connect {
+        /// What is wrong, and which options to look at.
+        error: ConnectError,
+    },
+    /// The broker answers, but not about the topic.
     #[error(
-        "no Kafka broker at {bootstrap_servers} answered within {within:?}; check option consumer.bootstrap_servers, and that the broker runs"
+        "no Kafka broker at {bootstrap_servers} told of topic {topic}, which projection {projection} subscribes to, within {within:?}"
     )]
-    BrokerUnreachable {
-        /// Where it was looked for.
+    TopicUnknown {
+        /// The topic.
+        topic: String,
+        /// The projection.
+        projection: String,
+        /// Where it was asked for.
         bootstrap_servers: String,
         /// How long.
         within: Duration,
@@ -169,7 +181,10 @@ pub enum ConsumerError {
         bootstrap_servers: String,
     },
     /// The database could not be reached.
-    #[error("projection {projection}: PostgreSQL at {database} did not answer as it must; check its address and that it runs")]
+    #[error(
+        "projection {projection}: PostgreSQL at {database} did not answer as it must; {}",
+        TlsProblem::of(.source).map_or_else(|| "check its address and that it runs".to_owned(), |problem| problem.to_string())
+    )]
     DatabaseUnreachable {
         /// The projection.
         projection: String,
@@ -250,7 +265,8 @@ pub enum ConsumerError {
 impl Classify for ConsumerError {
     fn class(&self) -> Class {
         match self {
-            Self::BrokerUnreachable { .. } => Class::Transient,
+            Self::Connect { error } => error.class(),
+            Self::TopicUnknown { .. } => Class::Transient,
             Self::DatabaseUnreachable { source, .. } | Self::Status(source) => class_of_database_error(source),
             Self::Schema { source, .. } => source.class(),
             Self::Prepare { source, .. } | Self::Projection { source, .. } => source.class(),

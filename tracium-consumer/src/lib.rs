@@ -70,4 +70,5 @@ pub use effect::Wired;
 pub use error::{ConsumerError, ProjectionError};
 pub use projection::{PostgresProjection, Projection};
 pub use status::{ProjectionStatus, status};
+pub use tracium_kafka::KafkaOptions;
 pub use view::{IntoPostgres, PostgresView};

@@ -28,6 +28,7 @@ mod retry;
 pub mod schema;
 mod sql;
 mod store;
+mod tls;
 mod view;
 pub mod wire;
 
@@ -38,4 +39,5 @@ pub use name::{Aggregate, AggregateId, AggregateType, EventType, NameError, SqlI
 pub use outbox::{Message, Ordering, Outbox, PublishError};
 pub use retry::Backoff;
 pub use store::{AppendError, Appended, AppendedEvent, EventStore, Expected, LoadError};
+pub use tls::TlsProblem;
 pub use view::{EvolveError, InlineView, InlineViewError, View};

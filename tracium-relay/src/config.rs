@@ -1,10 +1,10 @@
 //! What a relay can be told.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracium_core::Backoff;
+use tracium_kafka::KafkaOptions;
 
 use crate::OptionsError;
 
@@ -43,32 +43,9 @@ pub struct RelayOptions {
     /// How long a stopping relay waits for its batches before it gives up on them. Default 8 s.
     #[serde(with = "humantime_serde")]
     pub drain_deadline: Duration,
-    /// Kafka.
+    /// Kafka. Of librdkafka's properties, what order and durability stand on cannot be set: `acks`, `enable.idempotence`,
+    /// `message.timeout.ms`, `partitioner`, `transactional.id`.
     pub kafka: KafkaOptions,
-}
-
-/// Where and how to reach Kafka.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct KafkaOptions {
-    /// `host:port`, several with commas.
-    pub bootstrap_servers: String,
-    /// How long to wait for an answer about a topic or the cluster. Default 5 s.
-    #[serde(with = "humantime_serde")]
-    pub request_timeout: Duration,
-    /// Further librdkafka properties (`linger.ms`, `compression.type`, `security.protocol`, …). What order and
-    /// durability stand on cannot be changed: `acks`, `enable.idempotence`, `message.timeout.ms`, `partitioner`.
-    pub properties: BTreeMap<String, String>,
-}
-
-impl Default for KafkaOptions {
-    fn default() -> Self {
-        Self {
-            bootstrap_servers: "localhost:9092".to_owned(),
-            request_timeout: Duration::from_secs(5),
-            properties: BTreeMap::new(),
-        }
-    }
 }
 
 impl Default for RelayOptions {
@@ -112,7 +89,8 @@ impl RelayOptions {
     /// # Errors
     /// [`OptionsError`] naming the setting and the value it may have.
     pub fn validate(&self) -> Result<(), OptionsError> {
-        let wrong = |setting: &'static str, rule: &'static str| Err(OptionsError { setting, rule: rule.to_owned() });
+        let wrong =
+            |setting: &'static str, rule: &'static str| Err(OptionsError { setting: setting.into(), rule: rule.to_owned() });
         if self.lease_ttl < Duration::from_millis(500) {
             return wrong("relay.lease_ttl", "must be at least 500ms");
         }
@@ -137,12 +115,12 @@ impl RelayOptions {
         if self.backoff_initial.is_zero() || self.backoff_initial > self.backoff_max {
             return wrong("relay.backoff_initial", "must be more than 0 and at most relay.backoff_max");
         }
-        if self.kafka.bootstrap_servers.trim().is_empty() {
-            return wrong("relay.kafka.bootstrap_servers", "must name at least one host:port");
-        }
+        self.kafka
+            .validate()
+            .map_err(|error| OptionsError { setting: format!("relay.kafka.{}", error.option).into(), rule: error.rule })?;
         if let Some(fixed) = FIXED_PROPERTIES.iter().find(|p| self.kafka.properties.contains_key(**p)) {
             let rule = format!("may not set {fixed}: order and durability stand on it");
-            return Err(OptionsError { setting: "relay.kafka.properties", rule });
+            return Err(OptionsError { setting: "relay.kafka.properties".into(), rule });
         }
         Ok(())
     }

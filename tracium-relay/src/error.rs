@@ -1,9 +1,10 @@
 //! What can go wrong with a relay as a whole. What goes wrong with a message is a [`crate::PublishFailure`].
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tracium_core::schema::SchemaError;
-use tracium_core::{Class, Classify, class_of_database_error};
+use tracium_core::{Class, Classify, TlsProblem, class_of_database_error};
 
 use crate::publisher::PublisherError;
 
@@ -12,7 +13,7 @@ use crate::publisher::PublisherError;
 #[error("setting {setting} {rule}")]
 pub struct OptionsError {
     /// The setting's name in `tracium.toml`.
-    pub setting: &'static str,
+    pub setting: Cow<'static, str>,
     /// The rule it breaks.
     pub rule: String,
 }
@@ -28,7 +29,7 @@ pub enum RelayError {
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// PostgreSQL cannot be reached.
-    #[error("cannot reach PostgreSQL at {address}; check the database URL and that the server runs")]
+    #[error("cannot reach PostgreSQL at {address}; {}", way_in(.source))]
     DatabaseUnreachable {
         /// host:port, without user or password.
         address: String,
@@ -36,7 +37,7 @@ pub enum RelayError {
         #[source]
         source: SourceError,
     },
-    /// Kafka cannot be reached, or the producer's settings are refused.
+    /// Kafka does not let the relay in, or librdkafka refuses a property.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// The database refuses what the relay needs.
@@ -53,6 +54,11 @@ impl Classify for RelayError {
             Self::Publisher(error) => error.class(),
         }
     }
+}
+
+fn way_in(error: &SourceError) -> String {
+    let tls = if let SourceError::Database(error) = error { TlsProblem::of(error) } else { None };
+    tls.map_or_else(|| "check the database URL and that the server runs".to_owned(), |problem| problem.to_string())
 }
 
 /// A database call of the relay that failed. Its connection is dropped, never used again.

@@ -32,9 +32,10 @@ mod source;
 mod sql;
 mod stats;
 
-pub use config::{KafkaOptions, RelayOptions};
+pub use config::RelayOptions;
 pub use error::{OptionsError, RelayError, SourceError};
 pub use metrics::Metrics;
 pub use publisher::{FailureScope, FakePublisher, KafkaPublisher, PublishFailure, Publisher, PublisherError, TopicInfo};
 pub use relay::Relay;
 pub use stats::{OutboxStats, ShardStats, stats};
+pub use tracium_kafka::KafkaOptions;

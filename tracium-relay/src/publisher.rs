@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracium_core::wire::Envelope;
 use tracium_core::{Class, Classify};
+use tracium_kafka::ConnectError;
 
 pub use fake::FakePublisher;
 pub use kafka::KafkaPublisher;
@@ -52,32 +53,23 @@ pub struct TopicInfo {
     pub max_message_bytes: Option<usize>,
 }
 
-/// A publisher that cannot be made or cannot reach its broker.
+/// A publisher that cannot be made, or that its broker does not let in.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PublisherError {
-    /// librdkafka refuses the configuration.
-    #[error("the Kafka client refuses its configuration ([relay.kafka] in tracium.toml)")]
-    Configuration(#[source] rdkafka::error::KafkaError),
-    /// No broker answers.
-    #[error(
-        "cannot reach Kafka at {bootstrap_servers}; check relay.kafka.bootstrap_servers (or --kafka, TRACIUM_KAFKA) and that the broker runs"
-    )]
-    Unreachable {
-        /// The configured address.
-        bootstrap_servers: String,
-        /// The reason.
-        #[source]
-        source: rdkafka::error::KafkaError,
-    },
+#[error("{error}; {}", .error.problem.way_out(|option| format!("relay.kafka.{option}")))]
+pub struct PublisherError {
+    /// What is wrong, and which settings to look at.
+    pub error: ConnectError,
+}
+
+impl From<ConnectError> for PublisherError {
+    fn from(error: ConnectError) -> Self {
+        Self { error }
+    }
 }
 
 impl Classify for PublisherError {
     fn class(&self) -> Class {
-        match self {
-            Self::Configuration(_) => Class::Fatal,
-            Self::Unreachable { .. } => Class::Transient,
-        }
+        self.error.class()
     }
 }
 

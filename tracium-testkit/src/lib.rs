@@ -7,6 +7,7 @@ pub mod database;
 pub mod history;
 pub mod kafka;
 pub mod postgres;
+pub mod secure;
 mod wait;
 
 pub use database::TestDatabase;

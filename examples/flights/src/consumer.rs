@@ -8,7 +8,7 @@ use sqlx::PgPool;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracium_consumer::{Consumer, ConsumerOptions, IntoPostgres, Projection, Start, Subscription};
+use tracium_consumer::{Consumer, ConsumerOptions, IntoPostgres, KafkaOptions, Projection, Start, Subscription};
 use tracium_core::{SqlIdentifier, View};
 
 use crate::ServiceArgs;
@@ -45,7 +45,7 @@ pub(crate) async fn consume(services: ServiceArgs) -> Result<()> {
 
     let pool = PgPool::connect_lazy(&services.database_url).context("--database-url")?;
     let options = ConsumerOptions {
-        bootstrap_servers: services.kafka,
+        kafka: KafkaOptions { bootstrap_servers: services.kafka, ..KafkaOptions::default() },
         group_prefix: Some(services.topic.clone()),
         session_timeout: SESSION,
         batch_size: 1000,

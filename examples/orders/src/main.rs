@@ -16,7 +16,7 @@ use sqlx::{PgPool, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 use tracium_consumer::{Consumer, ConsumerOptions, IntoPostgres, Start, Subscription};
 use tracium_core::{Aggregate, Event, EventStore, EvolveError, Expected, NewEvent, Version, View, schema};
-use tracium_relay::{KafkaPublisher, Relay, RelayOptions};
+use tracium_relay::{KafkaOptions, KafkaPublisher, Relay, RelayOptions};
 
 /// The document of an order: a pure fold of its events.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -116,11 +116,11 @@ async fn main() -> Result<()> {
 
     // 2. The relay and the consumer; in production processes of their own.
     let stop = CancellationToken::new();
-    let mut options = RelayOptions::default();
-    options.kafka.bootstrap_servers.clone_from(&kafka);
+    let kafka = KafkaOptions { bootstrap_servers: kafka, ..Default::default() };
+    let options = RelayOptions { kafka: kafka.clone(), ..Default::default() };
     let publisher = Arc::new(KafkaPublisher::new(&options.kafka)?);
     let relay = tokio::spawn(Relay::new(options, url.parse()?, publisher)?.run(stop.clone()));
-    let options = ConsumerOptions { bootstrap_servers: kafka, group_prefix: Some(topic.clone()), ..Default::default() };
+    let options = ConsumerOptions { kafka, group_prefix: Some(topic.clone()), ..Default::default() };
     let consumer =
         Consumer::new(options).with(Orders.into_postgres(pool.clone()), Subscription::to([topic], Start::Earliest)?)?;
     let consumer = tokio::spawn(consumer.run(stop.clone()));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::support::tracium;
 
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 14] = [
     &[],
     &["demo"],
     &["migrate"],
@@ -17,6 +17,8 @@ const COMMANDS: [&[&str]; 12] = [
     &["bench", "relay"],
     &["bench", "consume"],
     &["bench", "append"],
+    &["config"],
+    &["config", "show"],
 ];
 
 #[tokio::test]
@@ -45,7 +47,7 @@ async fn every_help_is_as_it_was() {
 
 #[tokio::test]
 async fn every_command_shows_an_example_and_hides_what_is_not_for_people() {
-    for command in COMMANDS.into_iter().filter(|c| !c.is_empty() && !matches!(c, ["relay"] | ["outbox"])) {
+    for command in COMMANDS.into_iter().filter(|c| !c.is_empty() && !matches!(c, ["relay"] | ["outbox"] | ["config"])) {
         let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
         let help = tracium(&args).run().await;
         assert!(help.stdout.contains("Example"), "{args:?}: {}", help.stdout);

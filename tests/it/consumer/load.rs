@@ -46,7 +46,7 @@ async fn case_p07_a_sink_that_hangs_longer_than_any_poll_may_take_costs_no_membe
     bed.options.max_buffer_bytes = 64 * 1024;
     bed.options.batch_bytes = 16 * 1024;
     bed.options.lock_timeout = Duration::from_secs(30);
-    bed.options.properties.insert("max.poll.interval.ms".to_owned(), "6000".to_owned());
+    bed.options.kafka.properties.insert("max.poll.interval.ms".to_owned(), "6000".to_owned());
     let events = large(1000, 1000);
     bed.produce(&events[..50]).await;
     let running = Running::start(bed.consumer(vec![bed.ledger()]));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracium_consumer::{Consumer, ConsumerError, IntoPostgres, Projection, Start, Subscription};
+use tracium_consumer::{Consumer, ConsumerError, IntoPostgres, KafkaOptions, Projection, Start, Subscription};
 use tracium_core::{Class, Classify, Event, EvolveError, SqlIdentifier, View};
 use tracium_testkit::{TestDatabase, kafka};
 
@@ -32,15 +32,18 @@ async fn adopt_takes_the_first_version_seen_as_baseline_and_earliest_does_not() 
 async fn an_unreachable_broker_is_named() {
     let database = TestDatabase::new().await;
     let options = tracium_consumer::ConsumerOptions {
-        bootstrap_servers: "127.0.0.1:1".to_owned(),
+        kafka: KafkaOptions { bootstrap_servers: "127.0.0.1:1".to_owned(), ..KafkaOptions::default() },
         start_deadline: Duration::from_millis(700),
         ..Default::default()
     };
     let subscription = Subscription::to(["things"], Start::Earliest).unwrap();
     let consumer = Consumer::new(options).with(Ledger.into_postgres(database.pool), subscription).unwrap();
     let error = Running::start(consumer).error().await;
-    assert!(matches!(error, ConsumerError::BrokerUnreachable { .. }), "{error:?}");
-    assert!(error.to_string().contains("127.0.0.1:1") && error.to_string().contains("consumer.bootstrap_servers"), "{error}");
+    assert!(matches!(error, ConsumerError::Connect { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("127.0.0.1:1") && error.to_string().contains("consumer.kafka.bootstrap_servers"),
+        "{error}"
+    );
     assert_eq!(error.class(), Class::Transient);
 }
 
@@ -75,7 +78,7 @@ async fn a_missing_schema_and_an_unreachable_database_are_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_misspelt_librdkafka_property_is_named() {
     let mut bed = Bed::new(1).await;
-    bed.options.properties.insert("fetch.wait.maxx.ms".to_owned(), "5".to_owned());
+    bed.options.kafka.properties.insert("fetch.wait.maxx.ms".to_owned(), "5".to_owned());
     let error = Running::start(bed.consumer(vec![bed.ledger()])).error().await;
     assert!(error.to_string().contains("fetch.wait.maxx.ms"), "{error}");
     assert_eq!(error.class(), Class::Fatal);

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracium_consumer::{
-    Consumer, ConsumerError, ConsumerOptions, IntoPostgres, Projection, ProjectionError, Start, Subscription, Wired,
+    Consumer, ConsumerError, ConsumerOptions, IntoPostgres, KafkaOptions, Projection, ProjectionError, Start, Subscription, Wired,
 };
 use tracium_core::wire::Envelope;
 use tracium_core::{Aggregate, Event, EventType, EvolveError, Headers, Payload, Version, View};
@@ -141,7 +141,7 @@ impl Bed {
     pub(crate) async fn new(partitions: i32) -> Self {
         let (database, topic) = tokio::join!(TestDatabase::new(), kafka::create_topic("things", partitions));
         let options = ConsumerOptions {
-            bootstrap_servers: kafka::bootstrap(),
+            kafka: KafkaOptions { bootstrap_servers: kafka::bootstrap(), ..KafkaOptions::default() },
             group_prefix: Some(kafka::unique("test")),
             session_timeout: Duration::from_secs(6),
             commit_interval: Duration::from_millis(20),

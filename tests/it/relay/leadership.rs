@@ -248,5 +248,5 @@ async fn a_relay_that_cannot_start_says_what_and_where() {
     nowhere.kafka.request_timeout = Duration::from_secs(1);
     let publisher = Arc::new(tracium_relay::KafkaPublisher::new(&nowhere.kafka).unwrap());
     let error = Relay::new(nowhere, db.url.parse().unwrap(), publisher).unwrap().run(stop()).await.unwrap_err();
-    assert!(error.to_string().contains("127.0.0.1:1") && error.to_string().contains("TRACIUM_KAFKA"), "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1") && error.to_string().contains("relay.kafka.bootstrap_servers"), "{error}");
 }

@@ -2,6 +2,6 @@
 
 mod delivery;
 mod failure;
-mod fixture;
+pub(crate) mod fixture;
 mod leadership;
 mod order;

@@ -62,7 +62,7 @@ pub(crate) async fn run_consumer(config: &ConfigArgs, args: &BenchConsumerArgs) 
     let settings = Settings::load(config, None, None)?;
     let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(connect::options(settings.database()?)?);
     let options = ConsumerOptions {
-        bootstrap_servers: settings.relay.kafka.bootstrap_servers,
+        kafka: settings.relay.kafka.clone(),
         // Groups are the broker's, the topic's name is the run's.
         group_prefix: Some(args.topic.clone()),
         ..ConsumerOptions::default()
@@ -80,16 +80,16 @@ pub(super) async fn run(bench: &mut Bench) -> Outcome<Report> {
     let topic = bench.topic.clone();
     let broker = bench.make_topic().await?;
     broker.forget_group(format!("{topic}.{}.e1", Baskets::NAME));
-    let bootstrap = broker.bootstrap.clone();
+    let kafka = broker.options.clone();
     let events = bench.events;
     out::note(format!("producing {events} events"));
-    let (to, into) = (bootstrap.clone(), topic.clone());
+    let (to, into) = (kafka.clone(), topic.clone());
     let produced = tokio::task::spawn_blocking(move || load::fill_topic(&to, &into, events)).await;
     produced.map_err(|e| failed(anyhow!(e)))?.map_err(failed)?;
 
     out::note("consuming them");
     let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(connect::options(&bench.database.url)?);
-    let mut consumer = Process::spawn(bench.child("consumer", &["bench", "consumer", "--topic", &topic], &bootstrap))?;
+    let mut consumer = Process::spawn(bench.child("consumer", &["bench", "consumer", "--topic", &topic], &kafka))?;
     let figures = measure::time(&mut consumer, events, || applied(pool.clone())).await.map_err(failed)?;
     consumer.stop(STOP_DEADLINE).await.map_err(|trouble| failed(anyhow!(trouble)))?;
     check(&pool, events).await.map_err(failed)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use chrono::Utc;
-use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
@@ -15,6 +14,7 @@ use rdkafka::util::Timeout;
 use sqlx::PgPool;
 use tracium_core::wire::Envelope;
 use tracium_core::{Aggregate, Event, EventType, Headers, Payload, Version};
+use tracium_kafka::KafkaOptions;
 use uuid::Uuid;
 
 pub(super) const AGGREGATE_TYPE: &str = "order";
@@ -26,7 +26,7 @@ pub(super) const EVENT_BYTES: u64 = 700;
 /// Connections that load the outbox.
 const LOADERS: u64 = 4;
 /// Aggregates in a loading transaction.
-const CHUNK: u64 = 200;
+const CHUNK: u64 = 50;
 
 /// How many aggregates share that many events.
 pub(super) fn aggregates(events: u64) -> u64 {
@@ -54,13 +54,14 @@ pub(super) fn payload(n: u64) -> String {
 const LOAD: &str = "
     SELECT count(*)
     FROM generate_series($1::bigint, $2::bigint - 1) a
-    CROSS JOIN LATERAL tracium.append($3, 'order-' || a, 0, (
+    CROSS JOIN LATERAL tracium.append($3, $8 || a, 0, (
         SELECT jsonb_agg(jsonb_build_object('event_id', gen_random_uuid(), 'event_type', $4::text, 'payload', p.payload::jsonb))
         FROM (SELECT $5::text AS payload FROM generate_series(1, least($7::bigint, $6::bigint - a * $7::bigint))) p
     )) appended";
 
-/// Appends the events through `tracium.append`; what is to be relayed afterwards.
-pub(super) async fn fill_outbox(pool: &PgPool, events: u64) -> anyhow::Result<()> {
+/// Appends the events through `tracium.append`; what is to be relayed afterwards. The `round` gives them aggregates of
+/// their own.
+pub(super) async fn fill_outbox(pool: &PgPool, events: u64, round: u64) -> anyhow::Result<()> {
     let next = Arc::new(AtomicU64::new(0));
     let all = aggregates(events);
     let mut loaders = tokio::task::JoinSet::new();
@@ -80,6 +81,7 @@ pub(super) async fn fill_outbox(pool: &PgPool, events: u64) -> anyhow::Result<()
                     .bind(payload(from))
                     .bind(i64::try_from(events)?)
                     .bind(i64::try_from(VERSIONS)?)
+                    .bind(format!("order-{round}-"))
                     .execute(&pool)
                     .await
                     .context("the outbox could not be filled")?;
@@ -113,10 +115,10 @@ impl ProducerContext for Refusals {
 }
 
 /// Produces the events as a relay would: every aggregate's in version order, the aggregates mixed. Blocks.
-pub(super) fn fill_topic(bootstrap: &str, topic: &str, events: u64) -> anyhow::Result<()> {
+pub(super) fn fill_topic(kafka: &KafkaOptions, topic: &str, events: u64) -> anyhow::Result<()> {
     let refused = Arc::new(AtomicU64::new(0));
-    let producer: BaseProducer<Refusals> = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
+    let producer: BaseProducer<Refusals> = kafka
+        .client_config()
         .set("acks", "all")
         .set("enable.idempotence", "true")
         .set("partitioner", "murmur2_random")

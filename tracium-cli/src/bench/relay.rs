@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
+use tracium_kafka::KafkaOptions;
 
-use super::{Bench, PARTITIONS, Report, failed, load, measure};
+use super::{Bench, PARTITIONS, Report, failed, floor, load, measure};
 use crate::stage::Process;
 use crate::{connect, failure::Outcome, out};
 
@@ -18,10 +18,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the relay may take to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
-pub(super) async fn run(bench: &mut Bench) -> Outcome<Report> {
+pub(super) async fn run(bench: &mut Bench, with_floor: bool) -> Outcome<Report> {
     let broker = bench.make_topic().await?;
-    let (bootstrap, mock) = (broker.bootstrap.clone(), broker.is_mock());
-    let pool = PgPoolOptions::new().max_connections(6).connect_lazy_with(connect::options(&bench.database.url)?);
+    let (kafka, mock) = (broker.options.clone(), broker.is_mock());
+    let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(connect::options(&bench.database.url)?);
     sqlx::query("SELECT tracium.set_route($1, $2)")
         .bind(load::AGGREGATE_TYPE)
         .bind(&bench.topic)
@@ -29,7 +29,7 @@ pub(super) async fn run(bench: &mut Bench) -> Outcome<Report> {
         .await
         .map_err(|e| failed(anyhow!(e)))?;
     out::note(format!("appending {} events to the outbox", bench.events));
-    load::fill_outbox(&pool, bench.events).await.map_err(failed)?;
+    load::fill_outbox(&pool, bench.events, 0).await.map_err(failed)?;
 
     let mut args = vec!["relay", "run", "--until-stdin-closes"];
     if mock {
@@ -37,13 +37,19 @@ pub(super) async fn run(bench: &mut Bench) -> Outcome<Report> {
         args.extend(["--set", "relay.kafka.request_timeout=1s"]);
     }
     out::note("relaying them");
-    let mut relay = Process::spawn(bench.child("relay", &args, &bootstrap))?;
-    let ends = Arc::new(Ends::new(&bootstrap, &bench.topic).map_err(failed)?);
+    let mut relay = Process::spawn(bench.child("relay", &args, &kafka))?;
+    let ends = Arc::new(Ends::new(&kafka, &bench.topic).map_err(failed)?);
     let events = bench.events;
     let figures = measure::time(&mut relay, events, || relayed(Arc::clone(&ends), pool.clone(), events)).await.map_err(failed)?;
     relay.stop(STOP_DEADLINE).await.map_err(|trouble| failed(anyhow!(trouble)))?;
+    let mut report = bench.report("relay", &figures);
+    if with_floor {
+        let floor = floor::run(&pool, bench.events, bench.batch_size).await.map_err(failed)?;
+        report.of_floor = Some((report.events_per_s / floor.sql_eps * 1000.0).round() / 1000.0);
+        report.floor = Some(floor);
+    }
     pool.close().await;
-    Ok(bench.report("relay", &figures))
+    Ok(report)
 }
 
 /// Events in the topic; all of them only when the outbox has no unmarked row either.
@@ -66,8 +72,8 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(bootstrap: &str, topic: &str) -> anyhow::Result<Self> {
-        let client = ClientConfig::new().set("bootstrap.servers", bootstrap).create().context("the bench's Kafka client")?;
+    fn new(kafka: &KafkaOptions, topic: &str) -> anyhow::Result<Self> {
+        let client = kafka.client_config().create().context("the bench's Kafka client")?;
         Ok(Self { client, topic: topic.to_owned() })
     }
 

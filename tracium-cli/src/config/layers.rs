@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use super::ConfigArgs;
 use crate::failure::{Failure, Outcome};
+use crate::redact::{self, MASK};
 
 /// Variables of ours that are no settings, those of the development stack (`dev/README.md`) included.
 const NOT_SETTINGS: [&str; 13] = [
@@ -30,8 +31,13 @@ const NOT_SETTINGS: [&str; 13] = [
 /// The addresses of test services, as `dev/stack env` prints them.
 const TEST_PREFIX: &str = "TRACIUM_TEST_";
 /// Short names for the settings everybody needs.
-const SHORT: [(&str, &[&str]); 2] =
-    [("DATABASE_URL", &["database_url"]), ("TRACIUM_KAFKA", &["relay", "kafka", "bootstrap_servers"])];
+const SHORT: [(&str, &[&str]); 3] = [
+    ("DATABASE_URL", &["database_url"]),
+    ("DATABASE_PASSWORD", &["database_password"]),
+    ("TRACIUM_KAFKA", &["relay", "kafka", "bootstrap_servers"]),
+];
+/// Secrets, which the settings file may name by a file of their own: with `_file` behind the key.
+const SECRETS: [&str; 4] = ["database_url", "database_password", "relay.kafka.sasl_password", "relay.kafka.ssl_key_password"];
 
 /// One merged table.
 #[derive(Debug, Default)]
@@ -58,7 +64,9 @@ impl Layers {
         }
         for pair in &args.set {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(Failure::usage(anyhow!("--set {pair}: not KEY=VALUE")).way_out("--set relay.batch_size=100"));
+                // Not the whole of it, which may be a password behind another sign than "=".
+                let key: String = pair.chars().take_while(|c| c.is_ascii_lowercase() || matches!(c, '.' | '_')).collect();
+                return Err(Failure::usage(anyhow!("--set {key}…: not KEY=VALUE")).way_out("--set relay.batch_size=100"));
             };
             let path: Vec<&str> = key.splitn(if key.starts_with("relay.kafka.properties.") { 4 } else { 32 }, '.').collect();
             layers.set_text(&path, value, format!("--set {key}"));
@@ -71,29 +79,43 @@ impl Layers {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the settings file {name}"))
             .map_err(|error| Failure::usage(error).way_out("name an existing file with --config, or leave it out"))?;
-        let mut table: Table = toml::from_str(&text).with_context(|| format!("{name} is not TOML")).map_err(Failure::usage)?;
+        let mut table: Table = toml::from_str(&text).map_err(|error: toml::de::Error| {
+            // Its own text quotes the line, and the line may be that of a password.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            Failure::usage(anyhow!("{}", error.message()).context(format!("{name} is not TOML, in line {line}")))
+        })?;
         if let Some(Value::Table(properties)) =
             table.get_mut("relay").and_then(|t| t.get_mut("kafka")).and_then(|t| t.get_mut("properties"))
         {
             *properties = flattened(properties);
         }
-        self.merge(&mut Vec::new(), table, &format!("{name}"));
-        Ok(())
+        self.merge(&mut Vec::new(), table, &format!("{name}"))
     }
 
-    fn merge(&mut self, path: &mut Vec<String>, table: Table, file: &str) {
+    fn merge(&mut self, path: &mut Vec<String>, table: Table, file: &str) -> Outcome {
         for (key, value) in table {
             path.push(key);
             match value {
-                Value::Table(inner) if !inner.is_empty() => self.merge(path, inner, file),
+                Value::Table(inner) if !inner.is_empty() => self.merge(path, inner, file)?,
                 value => {
-                    let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-                    let origin = format!("{} in {file}", parts.join("."));
-                    self.put(&parts, value, origin);
+                    let key = path.join(".");
+                    let origin = format!("{key} in {file}");
+                    match (SECRETS.iter().find(|secret| key.strip_suffix("_file") == Some(**secret)), value.as_str()) {
+                        (Some(secret), Some(named)) => {
+                            let parts: Vec<&str> = secret.split('.').collect();
+                            let text = read_value(named, &origin)?;
+                            self.put(&parts, Value::String(text), origin);
+                        }
+                        _ => {
+                            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+                            self.put(&parts, value, origin);
+                        }
+                    }
                 }
             }
             path.pop();
         }
+        Ok(())
     }
 
     fn add_variable(&mut self, name: &str, value: &OsString) -> Outcome {
@@ -108,14 +130,7 @@ impl Layers {
             SHORT.iter().find(|(short, _)| *short == bare).map(|(_, path)| path.iter().map(|p| (*p).to_owned()).collect());
         let Some(path) = short.or_else(|| path_of(bare)) else { return Ok(()) };
         let value = value.to_str().ok_or_else(|| Failure::usage(anyhow!("{name} is not UTF-8")))?.to_owned();
-        let value = if from_file {
-            let text = std::fs::read_to_string(&value)
-                .with_context(|| format!("cannot read {value}, the file that {name} names"))
-                .map_err(Failure::usage)?;
-            text.trim_end_matches(['\r', '\n']).to_owned()
-        } else {
-            value
-        };
+        let value = if from_file { read_value(&value, name)? } else { value };
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         self.set_text(&path, &value, name.to_owned());
         Ok(())
@@ -152,12 +167,22 @@ impl Layers {
             let Value::Table(next) = entry else { unreachable!("BUG: just made a table") };
             table = next;
         }
+        // Before anything can be wrong with it, and be printed.
+        let secret = leaf.contains("password") || leaf.contains("secret") || SECRETS.contains(&path.join(".").as_str());
+        if let (true, Some(text)) = (secret, value.as_str()) {
+            if *leaf == "database_url" { redact::remember_url(text) } else { redact::remember(text) }
+        }
         table.insert((*leaf).to_owned(), value);
         self.origins.insert(path.join("."), origin);
     }
 
+    /// What set each key.
+    pub(super) fn origins(&self) -> &BTreeMap<String, String> {
+        &self.origins
+    }
+
     /// What set a key, or the first key under it.
-    pub(super) fn origin(&self, key: &str) -> Option<String> {
+    fn origin(&self, key: &str) -> Option<String> {
         let under = format!("{key}.");
         self.origins.get(key).or_else(|| self.origins.iter().find(|(path, _)| path.starts_with(&under)).map(|(_, o)| o)).cloned()
     }
@@ -184,7 +209,7 @@ impl Layers {
     fn failure(&self, key: &str, message: &str) -> Failure {
         let origin = self.origin(key).unwrap_or_else(|| key.to_owned());
         if !message.starts_with("unknown field") {
-            return Failure::usage(anyhow!("setting {origin}: {message}"));
+            return Failure::usage(anyhow!("setting {origin}: {}", without_value(key, message)));
         }
         // serde: unknown field `a`, expected one of `b`, `c`
         let (parent, wrong) = key.rsplit_once('.').map_or(("", key), |(parent, leaf)| (parent, leaf));
@@ -200,8 +225,29 @@ impl Layers {
     }
 }
 
-/// `TRACIUM_RELAY__BATCH_SIZE` → relay, batch_size; librdkafka's own names have dots: `…__PROPERTIES__SASL_PASSWORD` →
-/// `sasl.password`.
+/// serde quotes a value of the wrong kind; that of a secret, or of a table that holds one, is not shown.
+fn without_value(key: &str, message: &str) -> String {
+    let holds_a_secret = SECRETS.iter().any(|secret| secret.starts_with(key)) || key.contains("password");
+    match (holds_a_secret, message.find('"'), message.rfind('"')) {
+        (true, Some(from), Some(to)) if from < to => format!("{}{MASK}{}", &message[..from], &message[to + 1..]),
+        _ => message.to_owned(),
+    }
+}
+
+/// The value in a file, without the end of its line.
+fn read_value(file: &str, named_by: &str) -> Outcome<String> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read {file}, the file that {named_by} names"))
+        .map_err(Failure::usage)?;
+    let value = text.trim_end_matches(['\r', '\n']);
+    if value.is_empty() {
+        return Err(Failure::usage(anyhow!("{file}, the file that {named_by} names, is empty")));
+    }
+    Ok(value.to_owned())
+}
+
+/// `TRACIUM_RELAY__BATCH_SIZE` → relay, batch_size; librdkafka's own names have dots: `…__PROPERTIES__LINGER_MS` →
+/// `linger.ms`.
 fn path_of(name: &str) -> Option<Vec<String>> {
     let path: Vec<String> = name.strip_prefix("TRACIUM_")?.split("__").map(str::to_lowercase).collect();
     match path.as_slice() {

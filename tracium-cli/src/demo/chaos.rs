@@ -10,6 +10,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::progress::Progress;
+use tracium_kafka::KafkaOptions;
+
+use crate::config::kafka_environment;
 use crate::failure::{Failure, Outcome};
 use crate::stage::{Process, Spec, log_tail};
 
@@ -137,17 +140,18 @@ impl Chain {
 /// The children's specs: two relays and a consumer, quick to notice each other's death.
 pub(super) fn specs(
     database_url: &str,
-    bootstrap: &str,
+    kafka: &KafkaOptions,
     topic: &str,
     group_prefix: &str,
     session: Duration,
     logs: &Path,
 ) -> (Vec<Spec>, Spec) {
-    let env = || vec![("DATABASE_URL", database_url.to_owned()), ("TRACIUM_KAFKA", bootstrap.to_owned())];
+    let mut env = kafka_environment(kafka);
+    env.push(("DATABASE_URL".to_owned(), database_url.to_owned()));
     let spec = |name: &str, args: &[&str]| Spec {
         name: name.to_owned(),
         args: args.iter().map(|a| (*a).to_owned()).collect(),
-        env: env(),
+        env: env.clone(),
         keeps_settings: false,
         log: logs.join(format!("{name}.log")),
     };

@@ -27,7 +27,7 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoConsumerArgs) -> Outcome
     let settings = Settings::load(config, None, None)?;
     let pool = PgPoolOptions::new().max_connections(4).connect_lazy_with(connect::options(settings.database()?)?);
     let options = ConsumerOptions {
-        bootstrap_servers: settings.relay.kafka.bootstrap_servers,
+        kafka: settings.relay.kafka.clone(),
         group_prefix: Some(args.group_prefix.clone()),
         session_timeout: Duration::from_millis(args.session_ms),
         ..ConsumerOptions::default()

@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tracium_core::wire;
+use tracium_kafka::KafkaOptions;
 use tracium_testkit::history::{Delivery, History};
 use uuid::Uuid;
 
@@ -36,14 +36,14 @@ pub(super) struct Observer {
 
 impl Observer {
     pub(super) fn start(
-        bootstrap: &str,
+        kafka: &KafkaOptions,
         topic: &str,
         partitions: i32,
         history: Arc<Mutex<History>>,
         seen: Arc<Seen>,
     ) -> anyhow::Result<Self> {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", bootstrap)
+        let consumer: BaseConsumer = kafka
+            .client_config()
             // librdkafka wants a group's name even where none is joined and nothing committed.
             .set("group.id", "tracium-demo-observer")
             .set("enable.auto.commit", "false")

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
-use tracium_relay::KafkaOptions;
+use tracium_kafka::{KafkaOptions, SecurityProtocol};
 
-use crate::config::Sourced;
+use crate::config::Settings;
 use crate::connect;
 use crate::failure::{Failure, Outcome};
 
@@ -19,8 +18,8 @@ const ADMIN_DEADLINE: Duration = Duration::from_secs(15);
 
 /// A broker and the topics and groups that were made on it.
 pub(crate) struct Broker {
-    /// Its address.
-    pub(crate) bootstrap: String,
+    /// How to reach it.
+    pub(crate) options: KafkaOptions,
     /// What to say of it.
     pub(crate) description: String,
     mock: Option<MockCluster<'static, DefaultProducerContext>>,
@@ -32,21 +31,25 @@ impl Broker {
     /// Bytes that the mock keeps of a partition; older ones it drops, read or not.
     const MOCK_PARTITION_BYTES: u64 = 5 * 1024 * 1024;
 
-    /// That broker, or a mock.
-    pub(crate) async fn make(kafka: Option<&Sourced<String>>) -> Outcome<Self> {
-        let (bootstrap, description, mock) = match kafka {
+    /// The broker that the settings name, or a mock.
+    pub(crate) async fn make(settings: &Settings) -> Outcome<Self> {
+        let (options, description, mock) = match settings.kafka() {
             Some(kafka) => {
-                let options = KafkaOptions { bootstrap_servers: kafka.value.clone(), ..KafkaOptions::default() };
-                connect::broker(&options, &kafka.origin).await?;
-                (kafka.value.clone(), format!("Kafka at {}", kafka.value), None)
+                connect::broker(kafka, &settings.origins).await?;
+                let how = match kafka.security_protocol {
+                    SecurityProtocol::Plaintext => String::new(),
+                    other => format!(" by {}", other.as_str()),
+                };
+                (kafka.clone(), format!("Kafka at {}{how}", kafka.bootstrap_servers), None)
             }
             None => {
                 let mock = MockCluster::new(1)
                     .map_err(|error| Failure::found(anyhow!(error).context("librdkafka's mock broker did not start")))?;
-                (mock.bootstrap_servers(), "librdkafka's mock broker, in this process".to_owned(), Some(mock))
+                let options = KafkaOptions { bootstrap_servers: mock.bootstrap_servers(), ..KafkaOptions::default() };
+                (options, "librdkafka's mock broker, in this process".to_owned(), Some(mock))
             }
         };
-        Ok(Self { bootstrap, description, mock, topics: Vec::new(), groups: Vec::new() })
+        Ok(Self { options, description, mock, topics: Vec::new(), groups: Vec::new() })
     }
 
     /// The mock drops what is more than it holds, read or not: events would be missing, and nobody's fault.
@@ -107,8 +110,8 @@ impl Broker {
     }
 
     fn admin(&self) -> Outcome<AdminClient<DefaultClientContext>> {
-        ClientConfig::new()
-            .set("bootstrap.servers", &self.bootstrap)
+        self.options
+            .client_config()
             .create()
             .map_err(|error| Failure::usage(anyhow!(error).context("librdkafka refuses its settings")))
     }

@@ -18,7 +18,7 @@ pub(crate) struct Spec {
     /// Arguments of `tracium`.
     pub(crate) args: Vec<String>,
     /// What it is told of the database and the broker.
-    pub(crate) env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(String, String)>,
     /// Whether it reads the other settings of our environment too, or only TRACIUM_LOG.
     pub(crate) keeps_settings: bool,
     /// Where its output goes, appended.

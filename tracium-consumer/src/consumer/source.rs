@@ -148,11 +148,8 @@ pub(crate) fn client_config(options: &ConsumerOptions) -> ClientConfig {
         // librdkafka's own queue comes on top of the buffer; when it is full, the default pause is a whole second
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.queue.backoff.ms", "10");
-    for (property, value) in &options.properties {
-        config.set(property, value);
-    }
+    options.kafka.apply(&mut config);
     config
-        .set("bootstrap.servers", &options.bootstrap_servers)
         .set("session.timeout.ms", session.to_string())
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")

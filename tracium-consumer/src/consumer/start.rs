@@ -21,9 +21,11 @@ const TOPIC_GRACE: Duration = Duration::from_secs(2);
 pub(crate) fn check_topics(options: &ConsumerOptions, topics: &[(String, Topic)]) -> Result<(), ConsumerError> {
     let client: BaseConsumer = client_config(options).create().map_err(|error| refused("", "", error))?;
     let began = Instant::now();
+    tracium_kafka::check(&options.kafka, options.start_deadline).map_err(|error| ConsumerError::Connect { error })?;
     for (projection, topic) in topics {
         loop {
-            let left = options.start_deadline.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
+            let left = options.start_deadline.saturating_sub(began.elapsed());
+            let left = left.min(options.kafka.request_timeout).max(Duration::from_millis(100));
             let error = match client.fetch_metadata(Some(topic.as_str()), left) {
                 Ok(metadata) => {
                     let found = metadata.topics().iter().find(|t| t.name() == topic.as_str());
@@ -43,12 +45,14 @@ pub(crate) fn check_topics(options: &ConsumerOptions, topics: &[(String, Topic)]
                     return Err(ConsumerError::TopicMissing {
                         topic: topic.to_string(),
                         projection: projection.clone(),
-                        bootstrap_servers: options.bootstrap_servers.clone(),
+                        bootstrap_servers: options.kafka.bootstrap_servers.clone(),
                     });
                 }
             } else if began.elapsed() >= options.start_deadline {
-                return Err(ConsumerError::BrokerUnreachable {
-                    bootstrap_servers: options.bootstrap_servers.clone(),
+                return Err(ConsumerError::TopicUnknown {
+                    topic: topic.to_string(),
+                    projection: projection.clone(),
+                    bootstrap_servers: options.kafka.bootstrap_servers.clone(),
                     within: options.start_deadline,
                     source: Box::new(error),
                 });

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
@@ -14,9 +15,10 @@ use rdkafka::{ClientConfig, ClientContext};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracium_core::wire::Envelope;
+use tracium_kafka::{KafkaOptions, Reasons};
 
 use super::{FailureScope, PublishFailure, Publisher, PublisherError, TopicInfo};
-use crate::{KafkaOptions, Metrics};
+use crate::Metrics;
 
 /// How long what is known of a topic is trusted.
 const TOPIC_INFO_AGE: Duration = Duration::from_secs(60);
@@ -31,8 +33,9 @@ const RECORD_OVERHEAD: usize = 128;
 /// that times out alone leaves a gap in its partition.
 pub struct KafkaPublisher {
     config: ClientConfig,
-    bootstrap_servers: String,
+    options: KafkaOptions,
     request_timeout: Duration,
+    reasons: Reasons,
     current: Mutex<Option<Arc<Generation>>>,
     topics: Mutex<HashMap<String, (Instant, TopicInfo)>>,
     admin: OnceLock<Option<AdminClient<DefaultClientContext>>>,
@@ -74,13 +77,21 @@ impl Tracker {
     }
 }
 
+/// The context of every producer.
 #[derive(Clone)]
-struct Deliveries;
+struct Deliveries {
+    reasons: Reasons,
+}
 
 impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.reasons.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
-        // Brokers come and go; the outcome of every message tells what it meant.
+        // Brokers come and go; a batch that misses its deadline tells the last of these.
         tracing::debug!(%error, reason, "kafka client");
+        self.reasons.keep(reason);
     }
 }
 
@@ -100,11 +111,10 @@ impl KafkaPublisher {
     /// Makes a publisher. It connects in the background; [`Publisher::check`] tells whether a broker answers.
     ///
     /// # Errors
-    /// [`PublisherError::Configuration`] if librdkafka refuses a property.
+    /// [`PublisherError`] naming the property that librdkafka refuses.
     pub fn new(options: &KafkaOptions) -> Result<Self, PublisherError> {
         let mut config = ClientConfig::new();
         config
-            .set("bootstrap.servers", &options.bootstrap_servers)
             .set("client.id", "tracium-relay")
             .set("linger.ms", "2")
             .set("reconnect.backoff.ms", "50")
@@ -112,9 +122,7 @@ impl KafkaPublisher {
             .set("topic.metadata.propagation.max.ms", "2000")
             // Bounds memory: what does not fit waits in the outbox.
             .set("queue.buffering.max.kbytes", "65536");
-        for (name, value) in &options.properties {
-            config.set(name, value);
-        }
+        options.apply(&mut config);
         // Last, so that nothing above can change them.
         config
             .set("acks", "all")
@@ -124,14 +132,15 @@ impl KafkaPublisher {
             .set("partitioner", "murmur2_random");
         let publisher = Self {
             config,
-            bootstrap_servers: options.bootstrap_servers.clone(),
+            options: options.clone(),
             request_timeout: options.request_timeout,
+            reasons: Reasons::default(),
             current: Mutex::new(None),
             topics: Mutex::new(HashMap::new()),
             admin: OnceLock::new(),
             metrics: OnceLock::new(),
         };
-        publisher.producer().map_err(PublisherError::Configuration)?;
+        publisher.producer().map_err(|error| Reasons::default().explain(options, &error))?;
         Ok(publisher)
     }
 
@@ -140,7 +149,9 @@ impl KafkaPublisher {
         if let Some(producer) = &*current {
             return Ok(Arc::clone(producer));
         }
-        let producer: Generation = self.config.create_with_context::<_, ThreadedProducer<_, NoCustomPartitioner>>(Deliveries)?;
+        let producer: Generation = self
+            .config
+            .create_with_context::<_, ThreadedProducer<_, NoCustomPartitioner>>(Deliveries { reasons: self.reasons.clone() })?;
         let producer = Arc::new(producer);
         *current = Some(Arc::clone(&producer));
         Ok(producer)
@@ -214,7 +225,13 @@ impl KafkaPublisher {
         match metadata {
             Ok(None) => Ok(TopicInfo { max_message_bytes: self.max_message_bytes(topic).await }),
             Ok(Some(code)) => Err(failure_of_code(code, topic, &code.to_string())),
-            Err(error) => Err(PublishFailure::new(FailureScope::Broker, format!("no answer about topic {topic}: {error}"))),
+            Err(error) => Err(PublishFailure::new(
+                FailureScope::Broker,
+                match self.reasons.last() {
+                    Some(reason) => format!("no answer about topic {topic}: {error}; the Kafka client says: {reason}"),
+                    None => format!("no answer about topic {topic}: {error}"),
+                },
+            )),
         }
     }
 
@@ -268,12 +285,9 @@ fn failure_of_code(code: RDKafkaErrorCode, topic: &str, text: &str) -> PublishFa
 #[async_trait::async_trait]
 impl Publisher for KafkaPublisher {
     async fn check(&self) -> Result<(), PublisherError> {
-        let producer = self.producer().map_err(PublisherError::Configuration)?;
-        let timeout = self.request_timeout;
-        let answer = tokio::task::spawn_blocking(move || producer.client().fetch_metadata(None, timeout).map(|_| ())).await;
-        answer
-            .unwrap_or(Err(KafkaError::Canceled))
-            .map_err(|source| PublisherError::Unreachable { bootstrap_servers: self.bootstrap_servers.clone(), source })
+        let options = self.options.clone();
+        let answer = tokio::task::spawn_blocking(move || tracium_kafka::check(&options, options.request_timeout)).await;
+        Ok(answer.unwrap_or_else(|_| Err(self.reasons.explain(&self.options, &KafkaError::Canceled)))?)
     }
 
     async fn topic(&self, topic: &str) -> Result<TopicInfo, PublishFailure> {
@@ -312,13 +326,20 @@ impl Publisher for KafkaPublisher {
         // The last one out closes it; that takes up to a second, which is not for this thread.
         tokio::task::spawn_blocking(move || drop(producer));
         let outcomes = std::mem::take(&mut *lock(&tracker.outcomes));
+        if answered {
+            self.reasons.forget();
+        }
+        let unanswered = match self.reasons.last() {
+            Some(reason) => format!("the broker did not acknowledge in time; the Kafka client says: {reason}"),
+            None => "the broker did not acknowledge in time".to_owned(),
+        };
         outcomes
             .into_iter()
             .zip(batch)
             .map(|(outcome, envelope)| match outcome {
                 Some(Ok(())) => Ok(()),
                 Some(Err(KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight)))
-                | None => Err(PublishFailure::new(FailureScope::Broker, "the broker did not acknowledge in time")),
+                | None => Err(PublishFailure::new(FailureScope::Broker, unanswered.clone())),
                 Some(Err(error)) => Err(self.failure_of(&error, envelope)),
             })
             .collect()
