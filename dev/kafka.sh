@@ -5,21 +5,32 @@
 #   start | stop         the storage is formatted at the first start; stop is a clean shutdown
 #   restart | kill       kill is SIGKILL; start recovers
 #   pause | resume       SIGSTOP / SIGCONT
-#   status | url | wipe
+#   status | url | env | wipe
 #   java                 prints the version and path of the Java that would run it
 #   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools
 #
-# TRACIUM_KAFKA_PORT (59192; the controller takes the next one), TRACIUM_STACK_DIR (where its data
+# Its listeners, from TRACIUM_KAFKA_PORT (59192) on:
+#   +0  plaintext, as 127.0.0.1: what the verbs above use
+#   +1  the controller
+#   +2  SASL_SSL as localhost: user `tracium` by SCRAM-SHA-512, password and authority in the folder that
+#       `env` names
+#   +3  the same with a certificate that has expired
+#
+# TRACIUM_KAFKA_PORT, TRACIUM_STACK_DIR (where its data
 # lives), TRACIUM_CACHE_DIR (jars), TRACIUM_KAFKA_HEAP (768m), TRACIUM_JAVA (a java binary, 17 or
 # newer), TRACIUM_KAFKA_PROPS (lines added to server.properties)
 set -euo pipefail
 # shellcheck source=dev/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=dev/tls.sh
+source "$dev/tls.sh"
 
 name=kafka
 port_var=TRACIUM_KAFKA_PORT
 port=${TRACIUM_KAFKA_PORT:-59192}
 controller_port=$((port + 1))
+tls_port=$((port + 2))
+expired_port=$((port + 3))
 url_var=TRACIUM_TEST_KAFKA_URL
 data=$stack_dir/kafka-$port
 props=$data/server.properties
@@ -30,6 +41,14 @@ oldest_java=17
 libs=$cache_dir/kafka-$(sha256sum <"$dev/kafka/pom.xml" | cut -c1-12)
 
 verb_url() { echo "127.0.0.1:$port"; }
+
+verb_env() {
+  make_tls
+  export_lines "$url_var" "$(verb_url)" \
+    TRACIUM_TEST_KAFKA_TLS_URL "localhost:$tls_port" TRACIUM_TEST_KAFKA_EXPIRED_URL "localhost:$expired_port" \
+    TRACIUM_TEST_KAFKA_USER "$kafka_user" TRACIUM_TEST_KAFKA_PASSWORD "$(password_of kafka)" \
+    TRACIUM_TEST_TLS_DIR "$tls"
+}
 
 # The newest Java of the machine, by the file that each JDK carries (asking `java -version` takes 0.1 s).
 find_java() {
@@ -61,11 +80,20 @@ verb_install() {
     rm -rf "$libs"
     mkdir -p "$libs"
     # even its quiet mode prints colour codes: shown only when it fails
-    mvn -B -q -f "$dev/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
+    mvn -B -q --strict-checksums -f "$dev/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
       -DoutputDirectory="$libs" </dev/null >"$libs/mvn.out" 2>&1 ||
       { cat "$libs/mvn.out" >&2; die_missing "mvn could not fetch the broker's jars"; }
     touch "$libs/.complete"
   ) 8>"$cache_dir/.kafka-jars.lock"
+}
+
+# The files from which the broker reads a certificate and its key, new at every start.
+write_keystores() {
+  local c
+  make_tls
+  for c in server expired; do
+    (umask 077; cat "$tls/$c.key" "$tls/$c.pem" >"$data/$c-keystore.pem")
+  done
 }
 
 service_pid() { pid_from "$data/kafka.pid" "$props"; }
@@ -74,9 +102,21 @@ write_props() {
   cat >"$props" <<P
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
-advertised.listeners=PLAINTEXT://127.0.0.1:$port
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port,SASL_SSL://127.0.0.1:$tls_port,EXPIRED://127.0.0.1:$expired_port
+advertised.listeners=PLAINTEXT://127.0.0.1:$port,SASL_SSL://localhost:$tls_port,EXPIRED://localhost:$expired_port
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,EXPIRED:SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.expired.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location=$data/server-keystore.pem
+listener.name.expired.ssl.keystore.location=$data/expired-keystore.pem
+# Nobody presents a certificate to the broker; but without this, Java parses all authorities of the machine
+# at the start, once for each network thread (three per listener by default).
+ssl.truststore.type=PEM
+ssl.truststore.location=$tls/ca.pem
+listener.name.sasl_ssl.num.network.threads=1
+listener.name.expired.num.network.threads=1
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 controller.quorum.bootstrap.servers=127.0.0.1:$controller_port
@@ -121,24 +161,29 @@ verb_start() {
     say "$name: already up, pid=$p port=$port"
     return 0
   fi
-  require_port_free "$port"
-  require_port_free "$controller_port"
+  for p in "$port" "$controller_port" "$tls_port" "$expired_port"; do require_port_free "$p"; done
   verb_install
   t0=$(now_ms)
   make_data_dir
   read -r major java < <(find_java)
+  write_keystores
   write_props
 
   if [ ! -e "$data/log/meta.properties" ]; then
     mapfile -t opts < <(java_common "$data/format.log" INFO)
+    # in a file: the arguments of a process can be read by all
+    secret_file "$data/add-scram" "SCRAM-SHA-512=[name=$kafka_user,password=$(password_of kafka)]"
     "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "${opts[@]}" kafka.tools.StorageTool format \
-      -t "$cluster_id" -c "$props" --standalone </dev/null >"$data/format.out" 2>&1 ||
+      -t "$cluster_id" -c "$props" --standalone --add-scram "@$data/add-scram" </dev/null >"$data/format.out" 2>&1 ||
       { cat "$data/format.out" >&2; die "could not format the storage in $data/log"; }
+    rm "$data/add-scram"
+    password_set
   fi
 
-  # A class-data archive, written at a clean shutdown, halves the later start-ups.
+  # A class-data archive, written at a clean shutdown, halves the later start-ups. It is written once: another
+  # name when a broker is to load more than before.
   if [ "$major" -ge 19 ]; then
-    cds=(-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile=$libs/kafka-java$major.jsa")
+    cds=(-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile=$libs/kafka-java$major-sasl-ssl.jsa")
   fi
   mark=$(stat -c %s "$log" 2>/dev/null || echo 0)
   mapfile -t opts < <(java_common "$log" INFO)
@@ -154,7 +199,23 @@ verb_start() {
     [ "$SECONDS" -lt "$end" ] || die "the broker is not ready after 90 s, see $log"
     sleep 0.05
   done
+  add_user
   say "$name: up, pid=$(service_pid) port=$port java=$major ms=$(($(now_ms) - t0)) log=$log"
+}
+
+secret_file() { (umask 077; printf '%s\n' "$2" >"$1"); } # secret_file FILE CONTENT
+
+# The password lives in the storage, salted; this tells which one.
+password_set() { secret_file "$data/kafka-password" "$(password_of kafka)"; }
+
+# For storage that was formatted before there was a user, or with the password of a former tls folder.
+add_user() {
+  ! cmp -s "$tls/kafka-password" "$data/kafka-password" || return 0
+  secret_file "$data/user.properties" "SCRAM-SHA-512=[password=$(password_of kafka)]"
+  (verb_configs --alter --entity-type users --entity-name "$kafka_user" --add-config-file "$data/user.properties") \
+    </dev/null >"$data/user.out" 2>&1 || { cat "$data/user.out" >&2; die "could not add the user $kafka_user"; }
+  rm "$data/user.properties"
+  password_set
 }
 
 verb_stop() {
@@ -180,7 +241,7 @@ tool() { # tool CLASS ARGS
 }
 at=(--bootstrap-server "127.0.0.1:$port")
 verb_topics() { tool org.apache.kafka.tools.TopicCommand "${at[@]}" "$@"; }
-verb_configs() { tool kafka.admin.ConfigCommand "${at[@]}" "$@"; }
+verb_configs() { tool org.apache.kafka.tools.ConfigCommand "${at[@]}" "$@"; }
 verb_groups() { tool org.apache.kafka.tools.consumer.group.ConsumerGroupCommand "${at[@]}" "$@"; }
 verb_get_offsets() { tool org.apache.kafka.tools.GetOffsetShell "${at[@]}" "$@"; }
 verb_txn() { tool org.apache.kafka.tools.TransactionsCommand "${at[@]}" "$@"; }

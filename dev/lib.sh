@@ -185,10 +185,14 @@ require_port_free() {
     die "$name: port $1 is taken by another process; choose another with $port_var=PORT"
 }
 
-make_data_dir() {
+make_stack_dir() {
   mkdir -p "$stack_dir"
   # In a folder that all can write to, somebody else may have been here first.
   [ -O "$stack_dir" ] || die_usage "$stack_dir belongs to another user; set TRACIUM_STACK_DIR"
+}
+
+make_data_dir() {
+  make_stack_dir
   mkdir -p "$data"
 }
 
