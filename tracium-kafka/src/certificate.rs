@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use openssl::ssl::{HandshakeError, SslConnector, SslMethod};
-use openssl::x509::{X509, X509VerifyResult};
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use openssl::x509::{X509Ref, X509StoreContextRef};
 
 use crate::connect::Problem;
 
@@ -22,32 +23,35 @@ pub(crate) fn problem(server: &str, ca: Option<&Path>, timeout: Duration) -> Opt
     if let Some(ca) = ca {
         connector.set_ca_file(ca).ok()?;
     }
-    match connector.build().connect(host, stream) {
-        Ok(_) => None,
-        Err(HandshakeError::Failure(handshake)) => {
-            let certificate = handshake.ssl().peer_certificate();
-            explain(handshake.ssl().verify_result(), certificate.as_deref(), host)
+    // The certificate is at hand only while it is being judged.
+    let found = Arc::new(Mutex::new(None));
+    let (keep, asked) = (Arc::clone(&found), host.to_owned());
+    connector.set_verify_callback(SslVerifyMode::PEER, move |good, context| {
+        if !good {
+            let problem = explain(context, &asked);
+            keep.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
         }
-        Err(_) => None,
-    }
+        good
+    });
+    // Trusted after all, or the peer hung up: then there is nothing to tell.
+    let _ = connector.build().connect(host, stream);
+    found.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn explain(result: X509VerifyResult, certificate: Option<&openssl::x509::X509Ref>, host: &str) -> Option<Problem> {
+fn explain(context: &X509StoreContextRef, host: &str) -> Problem {
+    let certificate = context.current_cert();
+    let reason = context.error().error_string().to_owned();
     // X509_V_ERR_… of openssl/x509_vfy.h.
-    match result.as_raw() {
-        0 => None,
-        10 => Some(Problem::CertificateExpired { since: certificate.map_or_else(String::new, |c| c.not_after().to_string()) }),
-        62 | 64 => Some(Problem::HostName {
-            host: host.to_owned(),
-            names: certificate.map(|c| names(&c.to_owned())).unwrap_or_default(),
-        }),
-        2 | 18 | 19 | 20 | 21 => Some(Problem::UnknownAuthority { reason: result.error_string().to_owned() }),
-        _ => Some(Problem::Certificate { reason: result.error_string().to_owned() }),
+    match context.error().as_raw() {
+        10 => Problem::CertificateExpired { since: certificate.map_or_else(String::new, |c| c.not_after().to_string()) },
+        62 | 64 => Problem::HostName { host: host.to_owned(), names: certificate.map(names).unwrap_or_default() },
+        2 | 18 | 19 | 20 | 21 => Problem::UnknownAuthority { reason },
+        _ => Problem::Certificate { reason },
     }
 }
 
 /// What a certificate is for.
-fn names(certificate: &X509) -> Vec<String> {
+fn names(certificate: &X509Ref) -> Vec<String> {
     let mut names = Vec::new();
     for name in certificate.subject_alt_names().into_iter().flatten() {
         if let Some(dns) = name.dnsname() {

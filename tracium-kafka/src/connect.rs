@@ -267,7 +267,7 @@ impl Reason {
         } else if has("connecting to a PLAINTEXT broker listener") || has("wrong version number") || has("packet length too long")
         {
             Kind::NotTls
-        } else if has("verify that security.protocol") || has("might be incorrect security.protocol") {
+        } else if has("security.protocol") {
             Kind::HungUp
         } else {
             Kind::NoAnswer
@@ -305,7 +305,8 @@ enum Kind {
 impl ClientContext for Reasons {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         tracing::debug!(facility, message, "librdkafka");
-        if level as i32 <= RDKafkaLogLevel::Error as i32 {
+        // A listener that hangs up is no error to librdkafka, only a failed connection.
+        if level as i32 <= RDKafkaLogLevel::Error as i32 || facility == "FAIL" {
             self.keep(message);
         }
     }
@@ -329,8 +330,11 @@ impl ConsumerContext for Reasons {}
 /// [`ConnectError`] naming the cause; its [`Problem::options`] are the settings to look at.
 pub fn check(options: &KafkaOptions, deadline: Duration) -> Result<(), ConnectError> {
     let reasons = Reasons::default();
-    let client: BaseProducer<Reasons> =
-        options.client_config().create_with_context(reasons.clone()).map_err(|error| reasons.explain(options, &error))?;
+    let client: BaseProducer<Reasons> = options
+        .client_config()
+        .set_log_level(RDKafkaLogLevel::Info)
+        .create_with_context(reasons.clone())
+        .map_err(|error| reasons.explain(options, &error))?;
     let began = Instant::now();
     loop {
         let left = deadline.saturating_sub(began.elapsed());

@@ -121,7 +121,8 @@ impl KafkaPublisher {
             .set("reconnect.backoff.max.ms", "1000")
             .set("topic.metadata.propagation.max.ms", "2000")
             // Bounds memory: what does not fit waits in the outbox.
-            .set("queue.buffering.max.kbytes", "65536");
+            .set("queue.buffering.max.kbytes", "65536")
+            .set_log_level(RDKafkaLogLevel::Info);
         options.apply(&mut config);
         // Last, so that nothing above can change them.
         config
