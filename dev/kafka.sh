@@ -213,7 +213,8 @@ add_user() {
   ! cmp -s "$tls/kafka-password" "$data/kafka-password" || return 0
   secret_file "$data/user.properties" "SCRAM-SHA-512=password=$(password_of kafka)"
   (verb_configs --alter --entity-type users --entity-name "$kafka_user" --add-config-file "$data/user.properties") \
-    </dev/null >"$data/user.out" 2>&1 || { cat "$data/user.out" >&2; die "could not add the user $kafka_user"; }
+    </dev/null >"$data/user.out" 2>&1 ||
+    { cat "$data/user.out" >&2; verb_kill; die "could not add the user $kafka_user"; }
   rm "$data/user.properties"
   password_set
 }

@@ -5,11 +5,12 @@
 #   start | stop         a cluster is made at the first start; stop is a fast, clean shutdown
 #   restart | kill       kill is SIGKILL to all its processes; start recovers
 #   pause | resume       SIGSTOP / SIGCONT to all its processes
-#   status | url | wipe
+#   status | url | env | wipe
 #   psql ARGS            psql as the superuser
 #   found                prints the folder of the server that would run; exits non-zero if there is none
 #
-# The superuser is `tracium`, trusted on loopback. Durability is what production has (fsync and
+# The superuser is `tracium`, trusted on loopback, with or without TLS. Another one, `tracium_tls`, must use TLS
+# and its password, which `env` prints, with the folder of the authority to trust. Durability is what production has (fsync and
 # synchronous_commit on): the tests are about what survives.
 #
 # TRACIUM_PG_PORT (55440), TRACIUM_STACK_DIR (where its data lives), TRACIUM_PG_BIN (a folder with
@@ -18,6 +19,8 @@
 set -euo pipefail
 # shellcheck source=dev/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=dev/tls.sh
+source "$dev/tls.sh"
 
 name=postgres
 port_var=TRACIUM_PG_PORT
@@ -29,10 +32,20 @@ oldest=15
 
 verb_url() { echo "postgres://tracium@127.0.0.1:$port/postgres"; }
 
+verb_env() {
+  make_tls
+  export_lines "$url_var" "$(verb_url)" \
+    TRACIUM_TEST_POSTGRES_TLS_URL "postgres://$postgres_tls_user:$(password_of postgres)@localhost:$port/postgres" \
+    TRACIUM_TEST_TLS_DIR "$tls"
+}
+
 # initdb and postgres refuse to run as root.
 owner=()
 if [ "$(id -u)" = 0 ]; then owner=(runuser -u "${TRACIUM_PG_USER:-postgres}" --); fi
 as_owner() { "${owner[@]}" "$@"; }
+# owner_file PATH: from stdin, for the server's user only
+# shellcheck disable=SC2016  # for the inner shell to expand
+owner_file() { as_owner sh -c 'umask 077; cat >"$1.new" && mv "$1.new" "$1"' _ "$1"; }
 
 major_of() { "$1/postgres" --version | sed 's/.* \([0-9]\+\).*/\1/'; }
 
@@ -112,8 +125,40 @@ max_wal_senders = 20
 timezone = 'UTC'
 log_timezone = 'UTC'
 log_line_prefix = '%m [%p] %u@%d %a '
+ssl = on
+ssl_cert_file = 'server.pem'
+ssl_key_file = 'server.key'
 ${TRACIUM_PG_CONF:-}
 P
+}
+
+# Likewise at every start. The replication lines are for physical replication only, which `all` does not cover.
+write_access() {
+  make_tls
+  owner_file "$pgdata/server.pem" <"$tls/server.pem"
+  owner_file "$pgdata/server.key" <"$tls/server.key"
+  owner_file "$pgdata/pg_hba.conf" <<P
+hostnossl all,replication $postgres_tls_user all reject
+hostssl all,replication $postgres_tls_user 127.0.0.1/32 scram-sha-256
+hostssl all,replication $postgres_tls_user ::1/128 scram-sha-256
+host all,replication all 127.0.0.1/32 trust
+host all,replication all ::1/128 trust
+P
+}
+
+# The role that must use TLS, in the mode of one backend without a server: that needs no psql, which is of
+# another package. The file tells which password is in the cluster.
+add_role() {
+  local bin=$1 password out
+  password=$(password_of postgres)
+  as_owner cmp -s "$pgdata/tracium-password" - <<<"$password" && return 0
+  out=$(closed_fds "${owner[@]}" "$bin/postgres" --single -D "$pgdata" -c exit_on_error=on \
+    -c password_encryption=scram-sha-256 -c log_min_error_statement=panic postgres 2>&1 <<P
+DO 'BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = ''$postgres_tls_user'') THEN CREATE ROLE $postgres_tls_user; END IF; END'
+ALTER ROLE $postgres_tls_user SUPERUSER LOGIN PASSWORD '$password'
+P
+  ) || { say "$out"; die "could not add the role $postgres_tls_user"; }
+  owner_file "$pgdata/tracium-password" <<<"$password"
 }
 
 # After a SIGKILL the pid file is left. PostgreSQL itself removes it when no such process exists, but takes
@@ -147,6 +192,8 @@ verb_start() {
   [ -d "$pgdata" ] || make_cluster "$bin"
   clear_stale_pid
   write_conf
+  write_access
+  add_role "$bin"
   closed_fds "${owner[@]}" "$bin/pg_ctl" -D "$pgdata" -l "$data/server.log" -w -t 60 start \
     </dev/null >/dev/null 2>&1 || { as_owner tail -n 20 "$data/server.log" >&2; die "the server did not start"; }
   say "$name: up, pid=$(service_pid) port=$port version=$(major_of "$bin") ms=$(($(now_ms) - t0)) log=$data/server.log"
