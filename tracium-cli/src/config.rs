@@ -138,9 +138,10 @@ impl Settings {
                 return Err(Failure::usage(anyhow!("{origin} is set, and no database is named")).way_out(NAME_A_DATABASE));
             }
         };
+        let password = origins.set_by("database_password").map(|origin| format!(" with {origin}")).unwrap_or_default();
         let database_url = database_url.map(|value| {
             remember_url(&value);
-            Sourced { value, origin: origins.of("database_url") }
+            Sourced { value, origin: format!("{}{password}", origins.of("database_url")) }
         });
         Ok(Self { database_url, relay: file.relay, origins, shown })
     }

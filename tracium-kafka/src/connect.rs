@@ -246,7 +246,8 @@ impl Reason {
             bare.split('/').next().unwrap_or(bare).to_owned()
         });
         let mut reason = Self { server, text: text.to_owned(), decisive: false };
-        reason.decisive = !matches!(reason.kind(), Kind::NoAnswer);
+        // A listener also hangs up when its broker goes.
+        reason.decisive = !matches!(reason.kind(), Kind::NoAnswer | Kind::HungUp);
         reason
     }
 
@@ -267,7 +268,7 @@ impl Reason {
         } else if has("connecting to a PLAINTEXT broker listener") || has("wrong version number") || has("packet length too long")
         {
             Kind::NotTls
-        } else if has("security.protocol") {
+        } else if has("security.protocol") || (has("Disconnected") && has("in state APIVERSION_QUERY")) {
             Kind::HungUp
         } else {
             Kind::NoAnswer

@@ -97,7 +97,8 @@ impl Relay {
 
     async fn check_database(&self) -> Result<(), RelayError> {
         let address = format!("{}:{}", self.database.get_host(), self.database.get_port());
-        let deadline = self.options.database_deadline;
+        // Nobody waits for a lease yet, so a slow first connection is no reason to give up.
+        let deadline = self.options.database_deadline.max(FIRST_CONNECTION);
         let unreachable = |source| RelayError::DatabaseUnreachable { address: address.clone(), source };
         let mut connection = within(deadline, PgConnection::connect_with(&self.database)).await.map_err(unreachable)?;
         match tokio::time::timeout(deadline, schema::check(&mut connection)).await {
@@ -109,6 +110,9 @@ impl Relay {
         }
     }
 }
+
+/// How long the connection of the start may take at least.
+const FIRST_CONNECTION: Duration = Duration::from_secs(10);
 
 struct Supervisor<'a> {
     relay: &'a Relay,

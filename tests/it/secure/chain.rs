@@ -6,13 +6,15 @@ use tracium_core::Aggregate;
 use tracium_testkit::{TestDatabase, eventually, kafka, secure};
 
 use crate::cli::support::{PATIENCE, tracium};
-use crate::relay::fixture::{Shop, options};
+use crate::relay::fixture::{SOON, Shop, options};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_go_from_a_database_over_tls_to_a_broker_over_sasl_ssl() {
     let mut shop = Shop::open(3).await;
     shop.db.url = secure::postgres(&shop.db.name);
     let mut options = options();
+    // TLS and a login take their time on a busy machine.
+    (options.lease_ttl, options.batch_deadline, options.database_deadline) = (SOON, SOON / 2, SOON / 2);
     options.kafka = secure::kafka();
     let running = shop.start_with(options);
     shop.append("o-1", 5).await;

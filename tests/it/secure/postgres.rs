@@ -44,7 +44,7 @@ async fn an_expired_certificate_is_told_apart() {
     for (file, setting) in [("expired.pem", "ssl_cert_file"), ("expired.key", "ssl_key_file")] {
         // The server's own user must own the key, and nobody else may read it.
         let text = std::fs::read_to_string(secure::tls_file(file)).unwrap().replace('\n', "\\n");
-        let copy = format!("COPY (SELECT 1) TO PROGRAM 'umask 077; printf \"{text}\" > {file}'");
+        let copy = format!("COPY (SELECT 1) TO PROGRAM 'umask 077; printf %b \"{text}\" > {file}'");
         sqlx::raw_sql(AssertSqlSafe(copy)).execute(&mut admin).await.unwrap();
         sqlx::raw_sql(AssertSqlSafe(format!("ALTER SYSTEM SET {setting} = '{file}'"))).execute(&mut admin).await.unwrap();
     }

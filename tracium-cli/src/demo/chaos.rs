@@ -141,6 +141,7 @@ impl Chain {
 pub(super) fn specs(
     database_url: &str,
     kafka: &KafkaOptions,
+    mock: bool,
     topic: &str,
     group_prefix: &str,
     session: Duration,
@@ -156,19 +157,15 @@ pub(super) fn specs(
         log: logs.join(format!("{name}.log")),
     };
     let relay = ["relay", "run", "--until-stdin-closes"];
-    let quick = [
-        "--set",
-        "relay.lease_ttl=2s",
-        "--set",
-        "relay.lease_refresh=500ms",
-        "--set",
-        "relay.batch_deadline=1500ms",
-        "--set",
-        "relay.database_deadline=1500ms",
-        "--set",
-        "relay.kafka.request_timeout=500ms",
-    ];
-    let relay: Vec<&str> = relay.into_iter().chain(quick).collect();
+    let quick: &[&str] = if mock {
+        // It answers no question about a topic's limits: do not wait for it.
+        &["lease_ttl=2s", "lease_refresh=500ms", "batch_deadline=1500ms", "database_deadline=1500ms", "kafka.request_timeout=500ms"]
+    } else {
+        // A first batch may have to wait for TLS and a login, on a machine that is busy.
+        &["lease_ttl=5s", "lease_refresh=1s", "batch_deadline=4s", "database_deadline=4s"]
+    };
+    let set: Vec<String> = quick.iter().map(|setting| format!("--set=relay.{setting}")).collect();
+    let relay: Vec<&str> = relay.into_iter().chain(set.iter().map(String::as_str)).collect();
     let session = session.as_millis().to_string();
     let consumer = ["demo-consumer", "--topic", topic, "--group-prefix", group_prefix, "--session-ms", &session];
     (vec![spec("relay-1", &relay), spec("relay-2", &relay)], spec("consumer", &consumer))

@@ -22,6 +22,8 @@ use crate::Metrics;
 
 /// How long what is known of a topic is trusted.
 const TOPIC_INFO_AGE: Duration = Duration::from_secs(60);
+/// How many answers the check at the start may wait for: a first connection has TLS and a login before its question.
+const CHECK_QUESTIONS: u32 = 4;
 /// Room that a message's key, headers and framing may need in a record batch beside its payload.
 const RECORD_OVERHEAD: usize = 128;
 
@@ -287,7 +289,7 @@ fn failure_of_code(code: RDKafkaErrorCode, topic: &str, text: &str) -> PublishFa
 impl Publisher for KafkaPublisher {
     async fn check(&self) -> Result<(), PublisherError> {
         let options = self.options.clone();
-        let answer = tokio::task::spawn_blocking(move || tracium_kafka::check(&options, options.request_timeout)).await;
+        let answer = tokio::task::spawn_blocking(move || tracium_kafka::check(&options, options.request_timeout * CHECK_QUESTIONS)).await;
         Ok(answer.unwrap_or_else(|_| Err(self.reasons.explain(&self.options, &KafkaError::Canceled)))?)
     }
 
