@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# A PostgreSQL cluster as a component of the stack; sourced, never run. The script that does sets
+# A PostgreSQL cluster as a component of the stack; sourced, never run. The script that does so sets
 #   name, port_var, port, url_var   as every component
 #   speaks_tls                      `yes` after sourcing tls.sh, or empty
 # and defines
