@@ -5,7 +5,7 @@
 #   start | stop [N...]  all nodes, or those given (1, 2, 3); a node can start only with a majority of them up
 #   kill [N...]          SIGKILL; start recovers
 #   pause | resume [N...]   SIGSTOP / SIGCONT
-#   restart | status | url | env | wipe
+#   restart | status | url | env | check | wipe
 #   leader TOPIC [PARTITION]   prints the node that leads it (partition 0); exits 1 when none does
 #   wait-isr TOPIC COUNT       until every partition has so many in-sync replicas; exits 1 after 60 s
 #   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools

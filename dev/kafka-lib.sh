@@ -176,6 +176,27 @@ add_user() {
 
 verb_java() { find_java; }
 
+# A message through a topic of its own, acknowledged by all replicas.
+verb_check() {
+  local at topic t0 got
+  at=$(service_url)
+  topic=tracium-check-$$
+  t0=$(now_ms)
+  have kcat || apt_install kcat
+  plaintext=$at verb_quiet topics --create --topic "$topic" --partitions 1
+  echo "it is there" | timeout 30 kcat -q -P -b "$at" -t "$topic" -k k -X acks=all || die "the message was not taken"
+  got=$(timeout 30 kcat -q -C -b "$at" -t "$topic" -o beginning -c 1 -f '%k=%s')
+  plaintext=$at verb_quiet topics --delete --topic "$topic"
+  [ "$got" = "k=it is there" ] || die "the topic holds '$got'"
+  say "$name: checked in $(($(now_ms) - t0)) ms"
+}
+# a stock tool, whose exec must not end the caller
+verb_quiet() {
+  local tool=$1 out
+  shift
+  out=$("verb_$tool" "$@" 2>&1) || { say "$out"; die "$tool $1 failed"; }
+}
+
 tool() { # tool CLASS ARGS
   local class=$1 java _
   local -a opts

@@ -5,7 +5,7 @@
 #   start | stop         the storage is formatted at the first start; stop is a clean shutdown
 #   restart | kill       kill is SIGKILL; start recovers
 #   pause | resume       SIGSTOP / SIGCONT
-#   status | url | env | wipe
+#   status | url | env | check | wipe
 #   java                 prints the version and path of the Java that would run it
 #   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools
 #
@@ -88,14 +88,6 @@ verb_start() {
   say "$name: up, pid=$(service_pid) port=$port java=$(find_java | cut -d' ' -f1) ms=$(($(now_ms) - t0)) log=$data/kafka.log"
 }
 
-verb_stop() {
-  local p
-  p=$(service_pid) || { say "$name: not running"; return 0; }
-  kill -CONT "$p" # a stopped process does not hear a shutdown
-  kill -TERM "$p"
-  wait_gone 30 "$p" || { say "$name: no clean shutdown within 30 s, SIGKILL"; verb_kill; }
-  wait_port_free "$port" || true
-  say "$name: stopped pid=$p"
-}
+verb_stop() { stop_by_term 30; }
 
 component "$@"

@@ -42,11 +42,20 @@ help_text() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 # Moves what dev/stack does from here on to a new folder and free ports, so that a run starts from empty
 # services whatever else is up, and harms nothing. Call drop_private_stack at the end.
 private_stack() {
+  local base
   TRACIUM_STACK_DIR=$(mktemp -d "/var/tmp/tracium-stack.XXXXXX")
   chmod 755 "$TRACIUM_STACK_DIR" # the server's user must get in
-  TRACIUM_PG_PORT=$(free_port 3)
-  TRACIUM_KAFKA_PORT=$((TRACIUM_PG_PORT + 1)) # and its controller the next
-  export TRACIUM_STACK_DIR TRACIUM_PG_PORT TRACIUM_KAFKA_PORT
+  base=$(free_port 24)
+  TRACIUM_PG_PORT=$base
+  TRACIUM_KAFKA_PORT=$((base + 1)) # four: plaintext, controller, SASL_SSL, expired
+  TRACIUM_PG17_PORT=$((base + 5))
+  TRACIUM_REDIS_PORT=$((base + 6))
+  TRACIUM_ES_PORT=$((base + 7)) # two: HTTP, transport
+  TRACIUM_CLICKHOUSE_PORT=$((base + 9))
+  TRACIUM_OPENSEARCH_PORT=$((base + 10))    # two
+  TRACIUM_KAFKA_CLUSTER_PORT=$((base + 12)) # nine
+  export TRACIUM_STACK_DIR TRACIUM_PG_PORT TRACIUM_KAFKA_PORT TRACIUM_PG17_PORT TRACIUM_REDIS_PORT TRACIUM_ES_PORT \
+    TRACIUM_CLICKHOUSE_PORT TRACIUM_OPENSEARCH_PORT TRACIUM_KAFKA_CLUSTER_PORT
 }
 
 drop_private_stack() {
@@ -161,7 +170,8 @@ spawn() {
 #   url_var                        the variable by which the tests find it
 # defines
 #   verb_install  verb_start  verb_stop  verb_url  service_pid
-# and ends with `component "$@"`. kill, pause, resume, restart, status and wipe below then work for it;
+#   verb_check                     a write and a read that only the real thing answers as it must
+# and ends with `component "$@"`. kill, pause, resume, restart, status, env and wipe below then work for it;
 # a component may redefine them, and may add verbs of its own (verb_topics is `kafka.sh topics`).
 
 # Set by the user (or CI) to a service that is not ours; `eval "$(dev/stack env)"` sets it to ours.
@@ -195,6 +205,23 @@ make_data_dir() {
   make_stack_dir
   mkdir -p "$data"
 }
+
+# For `stop`: SIGTERM, and SIGKILL to what has not ended after so many seconds.
+stop_by_term() {
+  local p
+  p=$(service_pid) || { say "$name: not running"; return 0; }
+  kill -CONT "$p" # a stopped process does not hear a shutdown
+  kill -TERM "$p"
+  wait_gone "$1" "$p" || { say "$name: no clean shutdown within $1 s, SIGKILL"; verb_kill; }
+  wait_port_free "$port" || true
+  say "$name: stopped pid=$p"
+}
+
+# Where the service is, ours or not.
+service_url() { if external; then echo "${!url_var}"; else verb_url; fi; }
+
+# What the tests read, for eval; a component may print more than its URL.
+verb_env() { printf 'export %s=%q\n' "$url_var" "$(service_url)"; }
 
 running_pid() { service_pid || die "$name is not running"; }
 

@@ -169,3 +169,17 @@ verb_stop() {
 verb_psql() {
   exec psql -h 127.0.0.1 -p "$port" -U tracium -v ON_ERROR_STOP=1 "$@"
 }
+
+# A row written and claimed as a relay claims it; the version, and whether it keeps what it commits.
+verb_check() {
+  local url t0 got
+  url=$(service_url)
+  t0=$(now_ms)
+  have psql || apt_install postgresql-client
+  got=$(timeout 30 psql -X -q -A -t -v ON_ERROR_STOP=1 "$url" 2>&1 \
+    -c 'CREATE TEMP TABLE tracium_check (id int)' -c 'INSERT INTO tracium_check VALUES (1)' \
+    -c 'SELECT id FROM tracium_check FOR UPDATE SKIP LOCKED' \
+    -c "SELECT current_setting('server_version') || ', fsync ' || current_setting('fsync')") || die "the server refuses: $got"
+  [ "${got%%$'\n'*}" = 1 ] || die "a row that was just written is not there: $got"
+  say "$name: checked in $(($(now_ms) - t0)) ms, version ${got#*$'\n'}"
+}

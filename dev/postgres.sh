@@ -5,7 +5,7 @@
 #   start | stop         a cluster is made at the first start; stop is a fast, clean shutdown
 #   restart | kill       kill is SIGKILL to all its processes; start recovers
 #   pause | resume       SIGSTOP / SIGCONT to all its processes
-#   status | url | env | wipe
+#   status | url | env | check | wipe
 #   psql ARGS            psql as the superuser
 #   found                prints the folder of the server that would run; exits non-zero if there is none
 #

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# The ClickHouse 26.9 engine on loopback behind its HTTP interface: dev/clickhouse.sh VERB
+#
+#   install              the engine, by pip from the version and hash pinned here
+#   start | stop | restart | kill | pause | resume
+#   status | url | env | check | wipe
+#
+# Parsing, MergeTree, dedup, FINAL, formats and errors are ClickHouse's own code (PyPI chdb-core, by ClickHouse's chDB
+# team); the HTTP layer is clickhouse/chdb_http.py, whose head says in what it differs from a server's. Clients must
+# not ask for ClickHouse's own block compression. For timing, memory and load, name a real server by
+# TRACIUM_TEST_CLICKHOUSE_URL.
+#
+# TRACIUM_CLICKHOUSE_PORT (58123), TRACIUM_STACK_DIR (where its data lives), TRACIUM_CACHE_DIR (the engine, 560 MB)
+set -euo pipefail
+# shellcheck source=dev/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+name=clickhouse
+port_var=TRACIUM_CLICKHOUSE_PORT
+port=${TRACIUM_CLICKHOUSE_PORT:-58123}
+url_var=TRACIUM_TEST_CLICKHOUSE_URL
+data=$stack_dir/clickhouse-$port
+version=26.9.0
+pin="chdb-core==$version --hash=sha256:707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735"
+venv=$cache_dir/chdb-core-$version
+
+verb_url() { echo "http://127.0.0.1:$port"; }
+
+verb_install() {
+  if [ -e "$venv/.complete" ]; then return 0; fi
+  python3 -c 'import ensurepip' 2>/dev/null || apt_install python3-venv
+  have curl || apt_install curl
+  mkdir -p "$cache_dir"
+  (
+    flock 8 # several copies may start at once
+    [ ! -e "$venv/.complete" ] || exit 0
+    say "$name: fetching the engine into $venv"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    echo "$pin" >"$venv/requirements.txt"
+    # without what it can hand results to: pandas, pyarrow
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: \
+      --require-hashes -r "$venv/requirements.txt" </dev/null >&2 || die_missing "pip could not fetch $pin"
+    touch "$venv/.complete"
+  ) 8>"$cache_dir/.chdb-core.lock"
+}
+
+service_pid() { pid_from "$data/clickhouse.pid" "--data=$data/engine"; }
+
+verb_start() {
+  local p t0 end=$((SECONDS + 60))
+  if p=$(service_pid); then
+    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
+    say "$name: already up, pid=$p port=$port"
+    return 0
+  fi
+  require_port_free "$port"
+  verb_install
+  t0=$(now_ms)
+  make_data_dir
+  cd "$data" # the engine writes beside itself
+  spawn "$data/clickhouse.pid" "$data/server.log" "$venv/bin/python" "$dev/clickhouse/chdb_http.py" \
+    "--data=$data/engine" "--port=$port"
+  until curl -fsS -m 2 -o /dev/null "$(verb_url)/ping" 2>/dev/null; do
+    wait_gone 0 "$(<"$data/clickhouse.pid")" && { tail -n 20 "$data/server.log" >&2; die "the engine exited"; }
+    [ "$SECONDS" -lt "$end" ] || die "the engine is not ready after 60 s, see $data/server.log"
+    sleep 0.1
+  done
+  say "$name: up, pid=$(service_pid) port=$port version=$version ms=$(($(now_ms) - t0)) log=$data/server.log"
+}
+
+verb_stop() { stop_by_term 30; }
+
+# What keeps late writes harmless: of two versions of a row, FINAL shows the higher one.
+verb_check() {
+  local url table t0 got
+  url=$(service_url)
+  table=tracium_check_$$
+  t0=$(now_ms)
+  ask() { curl -sS --fail-with-body -m 20 --data-binary "$1" "$url"; }
+  ask "CREATE TABLE $table (id UInt32, n UInt32, version UInt64) ENGINE = ReplacingMergeTree(version) ORDER BY id" ||
+    die "CREATE TABLE was refused"
+  ask "INSERT INTO $table VALUES (1, 20, 2)"
+  ask "INSERT INTO $table VALUES (1, 10, 1)"
+  got=$(ask "SELECT n FROM $table FINAL")
+  ask "DROP TABLE $table"
+  [ "$got" = 20 ] || die "FINAL shows '$got', not the row of the higher version"
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $(ask 'SELECT version()')"
+}
+
+component "$@"

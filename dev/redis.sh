@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# One Redis server on loopback: dev/redis.sh VERB
+#
+#   install              the package redis-server, if there is no server
+#   start | stop         stop writes its keys to disk, start reads them
+#   restart | kill       kill is SIGKILL; what was not yet on disk is lost, as Redis documents
+#   pause | resume       SIGSTOP / SIGCONT
+#   status | url | env | check | wipe
+#   cli ARGS             redis-cli
+#
+# TRACIUM_REDIS_PORT (56379), TRACIUM_STACK_DIR (where its data lives)
+set -euo pipefail
+# shellcheck source=dev/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+name=redis
+port_var=TRACIUM_REDIS_PORT
+port=${TRACIUM_REDIS_PORT:-56379}
+url_var=TRACIUM_TEST_REDIS_URL
+data=$stack_dir/redis-$port
+conf=$data/redis.conf
+
+verb_url() { echo "redis://127.0.0.1:$port/0"; }
+
+verb_install() { have redis-server || apt_install redis-server; }
+
+# The server shows its address and port as its command line; a shell keeps the path that pid_from looks for.
+service_pid() { pid_from "$data/redis.pid" "$conf"; }
+
+verb_start() {
+  local p t0 end=$((SECONDS + 30))
+  if p=$(service_pid); then
+    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
+    say "$name: already up, pid=$p port=$port"
+    return 0
+  fi
+  require_port_free "$port"
+  verb_install
+  t0=$(now_ms)
+  make_data_dir
+  cat >"$conf" <<P
+bind 127.0.0.1
+port $port
+dir $data
+daemonize no
+# the command line stays as it was: dev/lib.sh tells the process by it
+set-proc-title no
+P
+  spawn "$data/redis.pid" "$data/redis.log" redis-server "$conf"
+  until redis-cli -p "$port" ping 2>/dev/null | grep -q PONG; do
+    wait_gone 0 "$(<"$data/redis.pid")" && { tail -n 20 "$data/redis.log" >&2; die "the server exited"; }
+    [ "$SECONDS" -lt "$end" ] || die "the server is not ready after 30 s, see $data/redis.log"
+    sleep 0.05
+  done
+  say "$name: up, pid=$(service_pid) port=$port version=$(redis-server --version | sed 's/.*v=\([0-9.]*\).*/\1/')" \
+    "ms=$(($(now_ms) - t0)) log=$data/redis.log"
+}
+
+verb_stop() { stop_by_term 10; }
+
+verb_cli() { exec redis-cli -p "$port" "$@"; }
+
+# A lock as a relay takes one: set if absent, with a lifetime, given up only by its holder.
+verb_check() {
+  local url key t0 taken
+  url=$(service_url)
+  key=tracium:check:$$
+  t0=$(now_ms)
+  have redis-cli || apt_install redis-tools
+  try() { timeout 10 redis-cli -u "$url" --no-auth-warning "$@"; }
+  [ "$(try SET "$key" me NX PX 10000)" = OK ] || die "SET NX was refused"
+  taken=$(try SET "$key" other NX PX 10000)
+  [ -z "$taken" ] || die "a second SET NX of one key was taken: '$taken'"
+  [ "$(try EVAL 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0' 1 "$key" me)" = 1 ] ||
+    die "the holder could not delete its key"
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $(try INFO server | tr -d '\r' | sed -n 's/^redis_version://p')"
+}
+
+component "$@"
