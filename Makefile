@@ -42,9 +42,10 @@ bench: ## relay and consumer: events/s, CPU per event, peak memory (ARGS: defaul
 	@dev/bench $(ARGS)
 
 .PHONY: up
-up: ## installs and starts PostgreSQL and Kafka on loopback (ARGS: only these; more verbs: dev/stack help)
+up: ## installs and starts PostgreSQL, Redis, Kafka, Elasticsearch, ClickHouse on loopback (ARGS: only these; dev/stack help)
 	@dev/prereqs all
 	@dev/stack up $(ARGS)
+	@echo "up; for tests and tools:  eval \"\$$(dev/stack env)\""
 
 .PHONY: down
 down: ## stops them; their data stays (dev/stack reset deletes it)

@@ -13,19 +13,27 @@ use crate::failure::{Failure, Outcome};
 use crate::redact::{self, MASK};
 
 /// Variables of ours that are no settings, those of the development stack (`dev/README.md`) included.
-const NOT_SETTINGS: [&str; 13] = [
+const NOT_SETTINGS: [&str; 21] = [
     "TRACIUM_CONFIG",
     "TRACIUM_LOG",
     "TRACIUM_BIN",
     "TRACIUM_CACHE_DIR",
+    "TRACIUM_CLICKHOUSE_PORT",
+    "TRACIUM_ES_HEAP",
+    "TRACIUM_ES_PORT",
     "TRACIUM_JAVA",
+    "TRACIUM_KAFKA_CLUSTER_HEAP",
+    "TRACIUM_KAFKA_CLUSTER_PORT",
     "TRACIUM_KAFKA_HEAP",
     "TRACIUM_KAFKA_PORT",
     "TRACIUM_KAFKA_PROPS",
+    "TRACIUM_OPENSEARCH_PORT",
+    "TRACIUM_PG17_PORT",
     "TRACIUM_PG_BIN",
     "TRACIUM_PG_CONF",
     "TRACIUM_PG_PORT",
     "TRACIUM_PG_USER",
+    "TRACIUM_REDIS_PORT",
     "TRACIUM_STACK_DIR",
 ];
 /// The addresses of test services, as `dev/stack env` prints them.
