@@ -84,7 +84,8 @@ async fn play_with_logs(plan: &Plan, broker: &mut Broker, database: &Database, l
     // Real brokers take no session timeout below 6 s. The mock holds the first member of a group back for 3 s, and throws
     // it out, without a word, if its session is over by then.
     let session = Duration::from_millis(if broker.is_mock() { 3500 } else { 6000 });
-    let (relays, consumer) = chaos::specs(&database.url.value, &broker.options, broker.is_mock(), &plan.topic, &plan.group_prefix, session, logs);
+    let (relays, consumer) =
+        chaos::specs(&database.url.value, &broker.options, broker.is_mock(), &plan.topic, &plan.group_prefix, session, logs);
     let (kills_sender, kills) = watch::channel(Kills::default());
     let kill_plan = if plan.kills { chaos::plan(plan.events, relays.len(), plan.seed) } else { Vec::new() };
     let chain = Chain::start(relays, consumer, kill_plan, kills_sender)?;
