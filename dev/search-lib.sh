@@ -169,20 +169,34 @@ verb_stop() { stop_by_term 30; }
 
 # What keeps late writes harmless: an external version that is lower is refused with 409.
 verb_check() {
-  local url index t0
+  local url index t0 body status seen
+  have curl || apt_install curl
   url=$(service_url)
   url=${url%/}
-  index=tracium-check-$$
+  index=tracium-check-$$-$RANDOM
   t0=$(now_ms)
-  put() { # put STATUS VERSION
-    local got
-    got=$(curl -s -m 20 -o /dev/null -w '%{http_code}' -X PUT -H 'content-type: application/json' -d '{"n":1}' \
-      "$url/$index/_doc/1?version_type=external&version=$2")
-    [ "$got" = "$1" ] || die "a document of version $2 was answered with $got, not $1"
+  send() { # send METHOD PATH [JSON]: prints the body, and the status on a line of its own
+    curl -sS -m 20 -w '\n%{http_code}' -X "$1" -H 'content-type: application/json' ${3:+-d "$3"} "$url$2" 2>&1
   }
-  put 201 5
-  put 409 4
-  put 200 6
-  curl -sf -m 20 -o /dev/null -X DELETE "$url/$index" || die "the index $index could not be deleted"
-  say "$name: checked in $(($(now_ms) - t0)) ms, version $(curl -sf -m 10 "$url/" | sed -n 's/.*"number" *: *"\([^"]*\)".*/\1/p')"
+  expect() { # expect STATUS METHOD PATH [JSON]: the body into `body`
+    local wanted=$1
+    shift
+    body=$(send "$@") || die_missing "no answer to $1 $2: ${body%%$'\n'*}"
+    status=${body##*$'\n'}
+    body=${body%$'\n'*}
+    [ "$status" != "$wanted" ] || return 0
+    send DELETE "/$index" >/dev/null || true
+    body=${body//$'\n'/ }
+    die "$1 $2 was answered with $status, not $wanted: ${body:0:200}"
+  }
+  expect 200 PUT "/$index" '{"settings":{"number_of_shards":1,"number_of_replicas":0}}'
+  expect 201 PUT "/$index/_doc/1?version_type=external&version=5" '{"n":5}'
+  expect 409 PUT "/$index/_doc/1?version_type=external&version=4" '{"n":4}'
+  expect 200 PUT "/$index/_doc/1?version_type=external&version=6" '{"n":6}'
+  expect 200 GET "/$index/_source/1" # by its key, so at once
+  seen=$body
+  expect 200 DELETE "/$index"
+  [ "$seen" = '{"n":6}' ] || die "the document is $seen, not that of the highest version"
+  expect 200 GET /
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $(sed -n 's/.*"number" *: *"\([^"]*\)".*/\1/p' <<<"$body")"
 }
