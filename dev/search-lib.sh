@@ -25,24 +25,33 @@ find_jdk() {
   } | sort -srn -k1,1 | head -n 1 | cut -d' ' -f2- | grep .
 }
 
-require_jdk() {
-  if find_jdk >/dev/null; then return 0; fi
-  # Of several that a distribution has, the newest that fits.
+# Of several that a distribution has, the newest that fits.
+jdk_package() {
   local major
-  have apt-get || die_missing "$name needs a JDK, Java $oldest_java to $newest_java, in /usr/lib/jvm or JAVA_HOME"
   for ((major = newest_java; major >= oldest_java; major--)); do
     if apt-cache policy "openjdk-$major-jdk-headless" 2>/dev/null | grep -q 'Candidate: [0-9]'; then
-      apt_install "openjdk-$major-jdk-headless"
-      break
+      echo "openjdk-$major-jdk-headless"
+      return 0
     fi
   done
-  find_jdk >/dev/null ||
-    die_missing "$name needs a JDK, Java $oldest_java to $newest_java, and this system's packages have none; install one" \
-      "(Temurin from Adoptium, say) in /usr/lib/jvm, or name a server of yours by $url_var"
+  return 1
 }
 
+require_jdk() {
+  local package
+  if find_jdk >/dev/null; then return 0; fi
+  if have apt-get; then
+    # a new machine has no lists yet
+    if package=$(jdk_package) || { apt_update && package=$(jdk_package); }; then apt_install "$package"; fi
+  fi
+  find_jdk >/dev/null ||
+    die_missing "$name needs a JDK, Java $oldest_java to $newest_java, and this system's packages have none; install one" \
+      "(Temurin from Adoptium, say) in /usr/lib/jvm or name it by JAVA_HOME, or name a server of yours by $url_var"
+}
+
+# For the oldest Java that may run it, whichever compiles it now.
 compile() { # compile FOLDER FILE
-  "$jdk/bin/javac" -nowarn -proc:none -cp "$built.new/lib/*" -d "$1" "$2" >"$built.new/javac.out" 2>&1 ||
+  "$jdk/bin/javac" --release "$oldest_java" -nowarn -proc:none -cp "$built.new/lib/*" -d "$1" "$2" >"$built.new/javac.out" 2>&1 ||
     { cat "$built.new/javac.out" >&2; die "javac failed"; }
 }
 
@@ -51,6 +60,7 @@ verb_install() {
   require_jdk
   if [ -e "$built" ]; then return 0; fi
   have mvn || apt_install maven
+  have curl || apt_install curl
   jdk=$(find_jdk)
   mkdir -p "$cache_dir"
   (
@@ -69,8 +79,9 @@ verb_install() {
 
 # The server loads its modules from folders of their own; the one that answers GET / is not on Maven Central.
 build_elasticsearch() {
-  local netty=$built.new/modules/transport-netty4 root_module=$built.new/modules/rest-root v z
-  mkdir -p "$netty" "$root_module" "$built.new/root-classes" "$built.new/platform/linux-x64"
+  local netty=$built.new/modules/transport-netty4 root_module=$built.new/modules/rest-root platform=linux-x64 v z
+  [ "$(uname -m)" != aarch64 ] || platform=linux-aarch64
+  mkdir -p "$netty" "$root_module" "$built.new/root-classes" "$built.new/platform/$platform"
   mv "$built.new"/lib/netty-*.jar "$built.new"/lib/transport-netty4-*.jar "$netty/"
   (
     cd "$netty" || exit
@@ -88,7 +99,7 @@ build_elasticsearch() {
     "elasticsearch.version=$v" >"$root_module/plugin-descriptor.properties"
   # It loads libzstd itself; without one, native calls are off, which is fine for tests.
   z=$(find /usr/lib -name libzstd.so.1 -print -quit 2>/dev/null || true)
-  [ -z "$z" ] || cp -L "$z" "$built.new/platform/linux-x64/libzstd.so"
+  [ -z "$z" ] || cp -L "$z" "$built.new/platform/$platform/libzstd.so"
 }
 
 build_opensearch() { compile "$built.new/classes" "$dev/elasticsearch/OsNode.java"; }
