@@ -21,7 +21,9 @@ port=${TRACIUM_CLICKHOUSE_PORT:-58123}
 url_var=TRACIUM_TEST_CLICKHOUSE_URL
 data=$stack_dir/clickhouse-$port
 version=26.9.0
-pin="chdb-core==$version --hash=sha256:707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735"
+# of the wheels for x86-64 and for ARM, which serve every Python from 3.9 on
+pin="chdb-core==$version --hash=sha256:707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735 \
+  --hash=sha256:46148d3fc1edd6d6f701922be0f18e2aa6e60349e418b430e69bbb87ab6b95a9"
 venv=$cache_dir/chdb-core-$version
 
 verb_url() { echo "http://127.0.0.1:$port"; }
@@ -40,7 +42,7 @@ verb_install() {
     echo "$pin" >"$venv/requirements.txt"
     # without what it can hand results to: pandas, pyarrow
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: \
-      --require-hashes -r "$venv/requirements.txt" </dev/null >&2 || die_missing "pip could not fetch $pin"
+      --require-hashes -r "$venv/requirements.txt" </dev/null >&2 || die_missing "pip could not fetch chdb-core $version"
     touch "$venv/.complete"
   ) 8>"$cache_dir/.chdb-core.lock"
 }
@@ -73,19 +75,30 @@ verb_stop() { stop_by_term 30; }
 
 # What keeps late writes harmless: of two versions of a row, FINAL shows the higher one.
 verb_check() {
-  local url table t0 got
+  local url table t0 answer seen
+  have curl || apt_install curl
   url=$(service_url)
-  table=tracium_check_$$
+  table=tracium_check_$$_$RANDOM
   t0=$(now_ms)
-  ask() { curl -sS --fail-with-body -m 20 --data-binary "$1" "$url"; }
-  ask "CREATE TABLE $table (id UInt32, n UInt32, version UInt64) ENGINE = ReplacingMergeTree(version) ORDER BY id" ||
-    die "CREATE TABLE was refused"
+  send() { curl -sS --fail-with-body -m 20 --data-binary "$1" "$url" 2>&1; }
+  ask() { # ask QUERY: into `answer`
+    local code=0
+    answer=$(send "$1") || code=$?
+    [ "$code" != 0 ] || return 0
+    answer=${answer//$'\n'/ }
+    [ "$code" = 22 ] || die_missing "no answer to ${1%% "$table"*}: ${answer:0:200}"
+    send "DROP TABLE IF EXISTS $table" >/dev/null || true
+    die "${1%% "$table"*} was refused: ${answer:0:200}"
+  }
+  ask "CREATE TABLE $table (id UInt32, n UInt32, version UInt64) ENGINE = ReplacingMergeTree(version) ORDER BY id"
   ask "INSERT INTO $table VALUES (1, 20, 2)"
   ask "INSERT INTO $table VALUES (1, 10, 1)"
-  got=$(ask "SELECT n FROM $table FINAL")
+  ask "SELECT n FROM $table FINAL"
+  seen=$answer
   ask "DROP TABLE $table"
-  [ "$got" = 20 ] || die "FINAL shows '$got', not the row of the higher version"
-  say "$name: checked in $(($(now_ms) - t0)) ms, version $(ask 'SELECT version()')"
+  [ "$seen" = 20 ] || die "FINAL shows '$seen', not the row of the higher version"
+  ask "SELECT version()"
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $answer"
 }
 
 component "$@"

@@ -190,7 +190,7 @@ verb_java() { find_java; }
 
 # A message through a topic of its own, acknowledged by all replicas.
 verb_check() {
-  local at topic t0 got
+  local at topic t0 got version=
   at=$(service_url)
   topic=tracium-check-$$
   t0=$(now_ms)
@@ -200,7 +200,9 @@ verb_check() {
   got=$(timeout 30 kcat -q -C -b "$at" -t "$topic" -o beginning -c 1 -f '%k=%s')
   plaintext=$at verb_quiet topics --delete --topic "$topic"
   [ "$got" = "k=it is there" ] || die "the topic holds '$got'"
-  say "$name: checked in $(($(now_ms) - t0)) ms"
+  # a broker does not tell its own
+  external || version=$(sed -n 's#.*<kafka.version>\(.*\)</kafka.version>.*#\1#p' "$dev/kafka/pom.xml")
+  say "$name: checked in $(($(now_ms) - t0)) ms${version:+, version $version}"
 }
 # a stock tool, whose exec must not end the caller
 verb_quiet() {

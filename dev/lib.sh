@@ -71,21 +71,41 @@ with_database() {
 
 # --- packages ---------------------------------------------------------------------------------------
 
+# How we become root, into `as`: as we are, by sudo without a question, or not at all.
+apt_as() {
+  as=()
+  if [ "$(id -u)" != 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then as=(sudo -n); else return 1; fi
+  fi
+  have apt-get
+}
+
+# Components install at the same time; apt-get waits for the other's installation (DPkg::Lock::Timeout), but not
+# for its `update`. Any folder can be locked, and dpkg does not use this lock.
+one_apt() {
+  (
+    flock 7
+    "$@" 7<&- # a daemon that a package starts would keep it
+  ) 7</var/lib/dpkg
+}
+
+# A machine's package lists may be older than the packages that its mirror still has, or not be there.
+apt_update() {
+  local -a as
+  apt_as && one_apt "${as[@]}" apt-get update -qq </dev/null >&2
+}
+
 # apt_install PACKAGE...: as root or by sudo without a question; otherwise tells the line and exits 3.
 apt_install() {
-  local -a as=()
-  if [ "$(id -u)" != 0 ]; then
-    if have sudo && sudo -n true 2>/dev/null; then as=(sudo -n); else as=(none); fi
-  fi
-  if ! have apt-get || [ "${as[0]:-}" = none ]; then
+  local -a as
+  if ! apt_as; then
     say "missing packages; install them with (Debian, Ubuntu):"
     say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
     exit 3
   fi
   say "installing: $*"
-  # A machine's package lists may be older than the packages that its mirror still has.
-  { "${as[@]}" apt-get update -qq &&
-    "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+  { apt_update &&
+    one_apt "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
       -o DPkg::Lock::Timeout=300 "$@"; } </dev/null >&2 || die_missing "apt-get could not install: $*"
 }
 
@@ -170,7 +190,8 @@ spawn() {
 #   url_var                        the variable by which the tests find it
 # defines
 #   verb_install  verb_start  verb_stop  verb_url  service_pid
-#   verb_check                     a write and a read that only the real thing answers as it must
+#   verb_check                     a write and a read that only the real thing answers as it must, in bounded time;
+#                                  exits 1 when the answer is wrong, 3 when there is none
 # and ends with `component "$@"`. kill, pause, resume, restart, status, env and wipe below then work for it;
 # a component may redefine them, and may add verbs of its own (verb_topics is `kafka.sh topics`).
 
@@ -179,15 +200,30 @@ external() { [ -n "${!url_var:-}" ] && [ "${!url_var}" != "$(verb_url)" ]; }
 
 # host:port of the first server that the variable names; never its password
 external_address() {
-  local at=${!url_var}
-  at=${at#*://}; at=${at##*@}; at=${at%%[/?]*}; echo "${at%%,*}"
+  local at=${!url_var} custom
+  case $at in
+    postgres*://*) custom=5432 ;;
+    redis://* | rediss://*) custom=6379 ;;
+    https://*) custom=443 ;;
+    http://*) custom=80 ;;
+    *) custom=9092 ;;
+  esac
+  at=${at#*://}; at=${at##*@}; at=${at%%[/?]*}; at=${at%%,*}
+  [[ $at =~ :[0-9]+$ ]] || at+=:$custom
+  echo "$at"
 }
 
-check_external() {
-  local at
+# Exits 3 unless somebody listens at the address that the variable names.
+require_external() {
+  local at host
   at=$(external_address)
-  listening "${at%:*}" "${at##*:}" || die_missing "$url_var is set, but nothing answers at $at"
-  say "$name: using $at, as $url_var says; nothing is started"
+  host=${at%:*}; host=${host#[}
+  listening "${host%]}" "${at##*:}" || die_missing "$url_var is set, but nothing answers at $at"
+}
+
+use_external() {
+  require_external
+  say "$name: using $(external_address), as $url_var says; nothing is started"
 }
 
 require_port_free() {
@@ -288,10 +324,13 @@ component() {
     case $verb in
       url) echo "${!url_var}"; return ;;
       install | stop | wipe) return ;; # not ours: nothing to install, and not to be touched
-      start) check_external; return ;;
+      start) use_external; return ;;
+      check) require_external ;;
       status) echo "$name external at $(external_address), by $url_var"; return ;;
       kill | pause | resume | restart) die_usage "$name: $url_var names a service that is not ours" ;;
     esac
+  elif [ "$verb" = check ]; then
+    service_pid >/dev/null || die_missing "not running; dev/stack up $name starts it"
   fi
 
   case $verb in

@@ -171,6 +171,17 @@ verb_psql() {
   exec psql -h 127.0.0.1 -p "$port" -U tracium -v ON_ERROR_STOP=1 "$@"
 }
 
+# createdb NAME: makes a database unless it is there, and prints its URL
+verb_createdb() {
+  local url
+  [[ ${1:-} =~ ^[a-z][a-z0-9_]*$ ]] || die_usage "createdb NAME: small letters, digits and _, a letter first"
+  url=$(service_url)
+  have psql || apt_install postgresql-client
+  [ "$(psql -X -A -t "$url" -c "SELECT 1 FROM pg_database WHERE datname = '$1'")" = 1 ] ||
+    psql -X -q -v ON_ERROR_STOP=1 "$url" -c "CREATE DATABASE $1" >&2 || die "could not make the database $1"
+  with_database "$url" "$1"
+}
+
 # A row written and claimed as a relay claims it; the version, and whether it keeps what it commits.
 verb_check() {
   local url t0 got

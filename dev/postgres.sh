@@ -7,6 +7,7 @@
 #   pause | resume       SIGSTOP / SIGCONT to all its processes
 #   status | url | env | check | wipe
 #   psql ARGS            psql as the superuser
+#   createdb NAME        makes a database unless it is there, and prints its URL
 #   found                prints the folder of the server that would run; exits non-zero if there is none
 #
 # The superuser is `tracium`, trusted on loopback, with or without TLS. Another one, `tracium_tls`, must use TLS

@@ -7,6 +7,7 @@
 #   pause | resume       SIGSTOP / SIGCONT to all its processes
 #   status | url | env | check | wipe
 #   psql ARGS            psql as the superuser
+#   createdb NAME        makes a database unless it is there, and prints its URL
 #
 # What depends on the server's version is tested against both. As in postgres.sh, but without TLS, the superuser
 # is `tracium`, trusted on loopback.

@@ -24,7 +24,6 @@ verb_url() { echo "redis://127.0.0.1:$port/0"; }
 
 verb_install() { have redis-server || apt_install redis-server; }
 
-# The server shows its address and port as its command line; a shell keeps the path that pid_from looks for.
 service_pid() { pid_from "$data/redis.pid" "$conf"; }
 
 verb_start() {
@@ -41,7 +40,7 @@ verb_start() {
   cat >"$conf" <<P
 bind 127.0.0.1
 port $port
-dir $data
+dir "$data"
 daemonize no
 # the command line stays as it was: dev/lib.sh tells the process by it
 set-proc-title no
@@ -62,18 +61,31 @@ verb_cli() { exec redis-cli -p "$port" "$@"; }
 
 # A lock as a relay takes one: set if absent, with a lifetime, given up only by its holder.
 verb_check() {
-  local url key t0 taken
-  url=$(service_url)
-  key=tracium:check:$$
-  t0=$(now_ms)
+  local url key t0 answer
+  # shellcheck disable=SC2016  # Lua's
+  local release='if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0'
   have redis-cli || apt_install redis-tools
-  try() { timeout 10 redis-cli -u "$url" --no-auth-warning "$@"; }
-  [ "$(try SET "$key" me NX PX 10000)" = OK ] || die "SET NX was refused"
-  taken=$(try SET "$key" other NX PX 10000)
-  [ -z "$taken" ] || die "a second SET NX of one key was taken: '$taken'"
-  [ "$(try EVAL 'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0' 1 "$key" me)" = 1 ] ||
-    die "the holder could not delete its key"
-  say "$name: checked in $(($(now_ms) - t0)) ms, version $(try INFO server | tr -d '\r' | sed -n 's/^redis_version://p')"
+  url=$(service_url)
+  key=tracium:check:$$:$RANDOM # gone by itself when we fail
+  t0=$(now_ms)
+  ask() { # ask COMMAND...: into `answer`
+    answer=$(timeout 10 redis-cli -u "$url" --no-auth-warning "$@" 2>&1) ||
+      die_missing "no answer to $1: ${answer:-nothing within 10 s}"
+  }
+  expect() { # expect ANSWER COMMAND...
+    local wanted=$1
+    shift
+    ask "$@"
+    [ "$answer" = "$wanted" ] || die "$1 was answered with '$answer', not '$wanted'"
+  }
+  expect OK SET "$key" holder NX PX 10000
+  expect "" SET "$key" other NX PX 10000
+  expect 0 EVAL "$release" 1 "$key" other
+  expect holder GET "$key"
+  expect 1 EVAL "$release" 1 "$key" holder
+  expect "" GET "$key"
+  ask INFO server
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $(tr -d '\r' <<<"$answer" | sed -n 's/^redis_version://p')"
 }
 
 component "$@"

@@ -25,24 +25,33 @@ find_jdk() {
   } | sort -srn -k1,1 | head -n 1 | cut -d' ' -f2- | grep .
 }
 
-require_jdk() {
-  if find_jdk >/dev/null; then return 0; fi
-  # Of several that a distribution has, the newest that fits.
+# Of several that a distribution has, the newest that fits.
+jdk_package() {
   local major
-  have apt-get || die_missing "$name needs a JDK, Java $oldest_java to $newest_java, in /usr/lib/jvm or JAVA_HOME"
   for ((major = newest_java; major >= oldest_java; major--)); do
     if apt-cache policy "openjdk-$major-jdk-headless" 2>/dev/null | grep -q 'Candidate: [0-9]'; then
-      apt_install "openjdk-$major-jdk-headless"
-      break
+      echo "openjdk-$major-jdk-headless"
+      return 0
     fi
   done
-  find_jdk >/dev/null ||
-    die_missing "$name needs a JDK, Java $oldest_java to $newest_java, and this system's packages have none; install one" \
-      "(Temurin from Adoptium, say) in /usr/lib/jvm, or name a server of yours by $url_var"
+  return 1
 }
 
+require_jdk() {
+  local package
+  if find_jdk >/dev/null; then return 0; fi
+  if have apt-get; then
+    # a new machine has no lists yet
+    if package=$(jdk_package) || { apt_update && package=$(jdk_package); }; then apt_install "$package"; fi
+  fi
+  find_jdk >/dev/null ||
+    die_missing "$name needs a JDK, Java $oldest_java to $newest_java, and this system's packages have none; install one" \
+      "(Temurin from Adoptium, say) in /usr/lib/jvm or name it by JAVA_HOME, or name a server of yours by $url_var"
+}
+
+# For the oldest Java that may run it, whichever compiles it now.
 compile() { # compile FOLDER FILE
-  "$jdk/bin/javac" -nowarn -proc:none -cp "$built.new/lib/*" -d "$1" "$2" >"$built.new/javac.out" 2>&1 ||
+  "$jdk/bin/javac" --release "$oldest_java" -nowarn -proc:none -cp "$built.new/lib/*" -d "$1" "$2" >"$built.new/javac.out" 2>&1 ||
     { cat "$built.new/javac.out" >&2; die "javac failed"; }
 }
 
@@ -51,6 +60,7 @@ verb_install() {
   require_jdk
   if [ -e "$built" ]; then return 0; fi
   have mvn || apt_install maven
+  have curl || apt_install curl
   jdk=$(find_jdk)
   mkdir -p "$cache_dir"
   (
@@ -69,8 +79,9 @@ verb_install() {
 
 # The server loads its modules from folders of their own; the one that answers GET / is not on Maven Central.
 build_elasticsearch() {
-  local netty=$built.new/modules/transport-netty4 root_module=$built.new/modules/rest-root v z
-  mkdir -p "$netty" "$root_module" "$built.new/root-classes" "$built.new/platform/linux-x64"
+  local netty=$built.new/modules/transport-netty4 root_module=$built.new/modules/rest-root platform=linux-x64 v z
+  [ "$(uname -m)" != aarch64 ] || platform=linux-aarch64
+  mkdir -p "$netty" "$root_module" "$built.new/root-classes" "$built.new/platform/$platform"
   mv "$built.new"/lib/netty-*.jar "$built.new"/lib/transport-netty4-*.jar "$netty/"
   (
     cd "$netty" || exit
@@ -88,7 +99,7 @@ build_elasticsearch() {
     "elasticsearch.version=$v" >"$root_module/plugin-descriptor.properties"
   # It loads libzstd itself; without one, native calls are off, which is fine for tests.
   z=$(find /usr/lib -name libzstd.so.1 -print -quit 2>/dev/null || true)
-  [ -z "$z" ] || cp -L "$z" "$built.new/platform/linux-x64/libzstd.so"
+  [ -z "$z" ] || cp -L "$z" "$built.new/platform/$platform/libzstd.so"
 }
 
 build_opensearch() { compile "$built.new/classes" "$dev/elasticsearch/OsNode.java"; }
@@ -169,20 +180,34 @@ verb_stop() { stop_by_term 30; }
 
 # What keeps late writes harmless: an external version that is lower is refused with 409.
 verb_check() {
-  local url index t0
+  local url index t0 body status seen
+  have curl || apt_install curl
   url=$(service_url)
   url=${url%/}
-  index=tracium-check-$$
+  index=tracium-check-$$-$RANDOM
   t0=$(now_ms)
-  put() { # put STATUS VERSION
-    local got
-    got=$(curl -s -m 20 -o /dev/null -w '%{http_code}' -X PUT -H 'content-type: application/json' -d '{"n":1}' \
-      "$url/$index/_doc/1?version_type=external&version=$2")
-    [ "$got" = "$1" ] || die "a document of version $2 was answered with $got, not $1"
+  send() { # send METHOD PATH [JSON]: prints the body, and the status on a line of its own
+    curl -sS -m 20 -w '\n%{http_code}' -X "$1" -H 'content-type: application/json' ${3:+-d "$3"} "$url$2" 2>&1
   }
-  put 201 5
-  put 409 4
-  put 200 6
-  curl -sf -m 20 -o /dev/null -X DELETE "$url/$index" || die "the index $index could not be deleted"
-  say "$name: checked in $(($(now_ms) - t0)) ms, version $(curl -sf -m 10 "$url/" | sed -n 's/.*"number" *: *"\([^"]*\)".*/\1/p')"
+  expect() { # expect STATUS METHOD PATH [JSON]: the body into `body`
+    local wanted=$1
+    shift
+    body=$(send "$@") || die_missing "no answer to $1 $2: ${body%%$'\n'*}"
+    status=${body##*$'\n'}
+    body=${body%$'\n'*}
+    [ "$status" != "$wanted" ] || return 0
+    send DELETE "/$index" >/dev/null || true
+    body=${body//$'\n'/ }
+    die "$1 $2 was answered with $status, not $wanted: ${body:0:200}"
+  }
+  expect 200 PUT "/$index" '{"settings":{"number_of_shards":1,"number_of_replicas":0}}'
+  expect 201 PUT "/$index/_doc/1?version_type=external&version=5" '{"n":5}'
+  expect 409 PUT "/$index/_doc/1?version_type=external&version=4" '{"n":4}'
+  expect 200 PUT "/$index/_doc/1?version_type=external&version=6" '{"n":6}'
+  expect 200 GET "/$index/_source/1" # by its key, so at once
+  seen=$body
+  expect 200 DELETE "/$index"
+  [ "$seen" = '{"n":6}' ] || die "the document is $seen, not that of the highest version"
+  expect 200 GET /
+  say "$name: checked in $(($(now_ms) - t0)) ms, version $(sed -n 's/.*"number" *: *"\([^"]*\)".*/\1/p' <<<"$body")"
 }

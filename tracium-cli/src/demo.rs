@@ -14,7 +14,7 @@ pub(crate) mod shop;
 mod verdict;
 mod writers;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Args;
@@ -64,6 +64,13 @@ pub(crate) struct DemoArgs {
     /// Spoil the run, to see that the verdict notices.
     #[arg(long, hide = true)]
     plant: Option<play::Plant>,
+    /// Kill no process: for campaigns whose fault is another.
+    #[arg(long, hide = true)]
+    no_kills: bool,
+    /// Seconds for which nothing may move before the run is judged as it stands: longer than any lease, session and backoff
+    /// in it, and than any fault from outside.
+    #[arg(long, hide = true, default_value_t = 30)]
+    patience: u64,
 }
 
 pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
@@ -85,6 +92,8 @@ pub(crate) async fn run(config: &ConfigArgs, args: &DemoArgs) -> Outcome {
         topic: if broker.is_mock() { "orders".to_owned() } else { format!("tracium-demo-{}", short_id()) },
         group_prefix: format!("tracium-demo-{}", short_id()),
         plant: args.plant,
+        kills: !args.no_kills,
+        patience: Duration::from_secs(args.patience),
     };
     let played = tokio::select! {
         biased;

@@ -24,6 +24,10 @@ use tracing_subscriber::EnvFilter;
 use config::ConfigArgs;
 use failure::{Failure, Outcome};
 
+/// Rows and messages are many small allocations on several threads (docs/performance.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Events from one PostgreSQL transaction to Kafka and into read models.
 ///
 /// A service appends events in its own transaction; the relay carries them to Kafka; consumers turn them into read

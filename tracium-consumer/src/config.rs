@@ -42,7 +42,8 @@ pub struct ConsumerOptions {
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
     /// Bytes of messages a projection keeps in memory at most, those in flight included; fetching pauses above it and
-    /// goes on below half. librdkafka keeps up to 16 MiB of its own. Default 32 MiB.
+    /// goes on below half. librdkafka keeps up to 4 MiB of payloads of its own, which with headers and book-keeping is several
+    /// times that in memory. Default 16 MiB.
     pub max_buffer_bytes: u32,
     /// The longest that a confirmed effect waits for its offset to be committed. A crash delivers again what was not
     /// committed, without effect. Default 250 ms.
@@ -76,7 +77,7 @@ impl Default for ConsumerOptions {
             batch_size: 500,
             batch_bytes: 8 * 1024 * 1024,
             linger: Duration::from_millis(2),
-            max_buffer_bytes: 32 * 1024 * 1024,
+            max_buffer_bytes: 16 * 1024 * 1024,
             commit_interval: Duration::from_millis(250),
             drain_deadline: Duration::from_secs(5),
             batch_deadline: Duration::from_secs(30),

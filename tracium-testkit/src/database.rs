@@ -39,21 +39,30 @@ impl TestDatabase {
     /// A migrated database with that many shards.
     pub async fn with_shards(shards: u16) -> Self {
         let template = template(shards).await;
-        Self::create(Some(&template)).await
+        Self::create(&server_url(), Some(&template)).await
     }
 
     /// A database without the schema.
     pub async fn empty() -> Self {
-        Self::create(None).await
+        Self::empty_at(&server_url()).await
     }
 
-    async fn create(template: Option<&str>) -> Self {
+    /// A database without the schema on another server.
+    ///
+    /// # Panics
+    /// If that is no PostgreSQL URL, or nothing answers there.
+    pub async fn empty_at(server: &str) -> Self {
+        Self::create(server, None).await
+    }
+
+    async fn create(server: &str, template: Option<&str>) -> Self {
         let name = format!("t_{}_{}", now(), uuid::Uuid::new_v4().simple());
-        let mut admin = admin().await;
+        let options: PgConnectOptions = server.parse().expect("a PostgreSQL URL");
+        let mut admin = PgConnection::connect_with(&options).await.expect("connect to the test server");
         let from = template.map(|t| format!(" TEMPLATE {t}")).unwrap_or_default();
         run(&mut admin, format!("CREATE DATABASE {name}{from}")).await;
-        let options = options().database(&name);
-        let url = with_database(&server_url(), &name);
+        let options = options.database(&name);
+        let url = with_database(server, &name);
         let pool = PgPoolOptions::new().max_connections(20).connect_with(options).await.expect("connect to the new database");
         Self { name, url, pool }
     }

@@ -83,6 +83,11 @@ impl Process {
         Ok(Self { child, services: services.clone() })
     }
 
+    /// Its process id, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// An error if it ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {

@@ -9,6 +9,7 @@ mod data;
 mod events;
 mod figures;
 mod kafka;
+mod memory;
 mod run;
 mod totals;
 mod watch;

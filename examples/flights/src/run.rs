@@ -16,6 +16,7 @@ use tracium_relay::{KafkaPublisher, Relay, RelayError, RelayOptions};
 use crate::consumer::{self, Process, SCHEMA};
 use crate::events::{AIRCRAFT, aircraft};
 use crate::figures::{self, Figures};
+use crate::memory::Memory;
 use crate::watch::Watch;
 use crate::writer::{self, Written};
 use crate::{RunArgs, ServiceArgs, Unreachable, data, kafka};
@@ -32,6 +33,7 @@ pub(crate) struct Report {
     kills: u32,
     digest: String,
     again: Option<Again>,
+    memory: Memory,
     seconds: f64,
 }
 
@@ -49,6 +51,7 @@ impl Report {
         json["repeated"] = json!(self.repeated);
         json["kills"] = json!(self.kills);
         json["digest"] = json!(self.digest);
+        json["rss_mib"] = self.memory.json();
         json["seconds"] = json!((self.seconds * 10.0).round() / 10.0);
         if let Some(again) = &self.again {
             json["again"] = json!({"delivered": again.delivered, "changed": again.digest != self.digest});
@@ -106,7 +109,7 @@ async fn all(args: &RunArgs) -> Result<Report> {
         Some(tokio::spawn(writer::append_all(services.database_url.clone(), flights, args.writers, Arc::clone(&written))));
 
     let mut watch = Watch::new(&pool);
-    let (mut kills, mut reported) = (0, Instant::now());
+    let (mut kills, mut reported, mut memory) = (0, Instant::now(), Memory::default());
     loop {
         tokio::time::sleep(LOOK).await;
         if let Some(done) = writing.take_if(|w| w.is_finished()) {
@@ -120,6 +123,7 @@ async fn all(args: &RunArgs) -> Result<Report> {
         consumer.check()?;
         let appended = written.appended.load(Relaxed) + written.repeated.load(Relaxed);
         let taken = watch.look(appended).await?;
+        memory.look(consumer.pid(), taken, 2 * events);
         // Both projections take every event. The k-th kill is due at k / (kills + 1) of that.
         if kills < args.kill_consumer && taken * u64::from(args.kill_consumer + 1) >= 2 * events * u64::from(kills + 1) {
             consumer.kill_and_restart().await?;
@@ -147,6 +151,7 @@ async fn all(args: &RunArgs) -> Result<Report> {
         kills,
         digest,
         again,
+        memory,
         seconds: began.elapsed().as_secs_f64(),
     })
 }

@@ -1,17 +1,61 @@
-//! Installing, checking and printing the schema.
+//! Installing, checking and printing the schema, each on the oldest major version we serve and on a newer one.
 
 use std::process::Stdio;
 
 use sqlx::Connection;
 use tracium_core::schema::{self, Installed, SchemaError};
 use tracium_core::{Class, Classify, Expected};
-use tracium_testkit::TestDatabase;
+use tracium_testkit::database::server_url;
+use tracium_testkit::{TestDatabase, secure};
 
 use super::{append, event, order};
 
-#[tokio::test]
-async fn a_database_without_the_schema_an_older_and_a_newer_one_are_told_apart() {
-    let db = TestDatabase::empty().await;
+/// A server of the stack.
+#[derive(Debug, Clone, Copy)]
+enum Server {
+    Oldest,
+    Newer,
+}
+
+impl Server {
+    /// A database on it without the schema.
+    async fn empty(self) -> TestDatabase {
+        let url = match self {
+            Self::Oldest => server_url(),
+            Self::Newer => secure::variable("TRACIUM_TEST_POSTGRES17_URL"),
+        };
+        TestDatabase::empty_at(&url).await
+    }
+}
+
+/// Makes a test for each server of an `async fn` that takes one.
+macro_rules! on_each_server {
+    ($($test:ident)*) => {
+        mod oldest_major { $(#[tokio::test] async fn $test() { super::$test(super::Server::Oldest).await; })* }
+        mod newer_major { $(#[tokio::test] async fn $test() { super::$test(super::Server::Newer).await; })* }
+    };
+}
+
+on_each_server! {
+    the_server_is_of_its_major
+    a_database_without_the_schema_an_older_and_a_newer_one_are_told_apart
+    migrating_again_changes_nothing
+    impossible_numbers_of_shards_are_refused
+    four_migrations_at_once_install_one_schema
+    the_printed_script_installs_the_schema_through_psql_and_migrate_goes_on_from_there
+}
+
+async fn the_server_is_of_its_major(server: Server) {
+    let db = server.empty().await;
+    let major = db.count("SELECT current_setting('server_version_num')::bigint / 10000").await;
+    match server {
+        Server::Oldest => assert!(major >= 15, "PostgreSQL {major}"),
+        Server::Newer => assert!(major >= 17, "PostgreSQL {major}"),
+    }
+}
+
+async fn a_database_without_the_schema_an_older_and_a_newer_one_are_told_apart(server: Server) {
+    let db = server.empty().await;
     let mut connection = db.connect().await;
     let missing = schema::check(&mut connection).await.unwrap_err();
     assert!(matches!(missing, SchemaError::Missing) && missing.class() == Class::Fatal, "{missing}");
@@ -37,9 +81,8 @@ async fn a_database_without_the_schema_an_older_and_a_newer_one_are_told_apart()
     assert!(newer.to_string().ends_with("install a newer tracium"), "{newer}");
 }
 
-#[tokio::test]
-async fn migrating_again_changes_nothing() {
-    let db = TestDatabase::empty().await;
+async fn migrating_again_changes_nothing(server: Server) {
+    let db = server.empty().await;
     let mut connection = db.connect().await;
     let first = schema::migrate(&mut connection, Some(4)).await.unwrap();
     append(&db.pool, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
@@ -53,9 +96,8 @@ async fn migrating_again_changes_nothing() {
     assert_eq!(db.count("SELECT count(*) FROM tracium.event_store").await, 1);
 }
 
-#[tokio::test]
-async fn impossible_numbers_of_shards_are_refused() {
-    let db = TestDatabase::empty().await;
+async fn impossible_numbers_of_shards_are_refused(server: Server) {
+    let db = server.empty().await;
     let mut connection = db.connect().await;
     for shards in [0, 257, u16::MAX] {
         let error = schema::migrate(&mut connection, Some(shards)).await.unwrap_err();
@@ -69,9 +111,8 @@ async fn impossible_numbers_of_shards_are_refused() {
     append(&db.pool, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
 }
 
-#[tokio::test]
-async fn four_migrations_at_once_install_one_schema() {
-    let db = TestDatabase::empty().await;
+async fn four_migrations_at_once_install_one_schema(server: Server) {
+    let db = server.empty().await;
     let tasks = (0..4).map(|_| {
         let db = db.clone();
         tokio::spawn(async move { schema::migrate(&mut db.connect().await, None).await })
@@ -82,9 +123,8 @@ async fn four_migrations_at_once_install_one_schema() {
     append(&db.pool, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
 }
 
-#[tokio::test]
-async fn the_printed_script_installs_the_schema_through_psql_and_migrate_goes_on_from_there() {
-    let printed = TestDatabase::empty().await;
+async fn the_printed_script_installs_the_schema_through_psql_and_migrate_goes_on_from_there(server: Server) {
+    let printed = server.empty().await;
     psql(&printed.url, &schema::script(4)).await;
     let mut connection = printed.connect().await;
     let installed = Installed { version: schema::VERSION, shards: 4 };
@@ -92,7 +132,8 @@ async fn the_printed_script_installs_the_schema_through_psql_and_migrate_goes_on
     assert_eq!(schema::migrate(&mut connection, None).await.unwrap(), installed);
     append(&printed.pool, &order("o-1"), Expected::New, &[event("order.created")]).await.unwrap();
 
-    let migrated = TestDatabase::with_shards(4).await;
+    let migrated = server.empty().await;
+    schema::migrate(&mut migrated.connect().await, Some(4)).await.unwrap();
     let columns = "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'tracium'";
     assert_eq!(printed.count(columns).await, migrated.count(columns).await);
     connection.close().await.unwrap();

@@ -13,12 +13,13 @@ use crate::failure::{Failure, Outcome};
 use crate::redact::{self, MASK};
 
 /// Variables of ours that are no settings, those of the development stack (`dev/README.md`) included.
-const NOT_SETTINGS: [&str; 21] = [
+const NOT_SETTINGS: [&str; 22] = [
     "TRACIUM_CONFIG",
     "TRACIUM_LOG",
     "TRACIUM_BIN",
     "TRACIUM_CACHE_DIR",
     "TRACIUM_CLICKHOUSE_PORT",
+    "TRACIUM_CLUSTER_EVENTS",
     "TRACIUM_ES_HEAP",
     "TRACIUM_ES_PORT",
     "TRACIUM_JAVA",

@@ -159,7 +159,13 @@ pub(super) fn specs(
     let relay = ["relay", "run", "--until-stdin-closes"];
     let quick: &[&str] = if mock {
         // It answers no question about a topic's limits: do not wait for it.
-        &["lease_ttl=2s", "lease_refresh=500ms", "batch_deadline=1500ms", "database_deadline=1500ms", "kafka.request_timeout=500ms"]
+        &[
+            "lease_ttl=2s",
+            "lease_refresh=500ms",
+            "batch_deadline=1500ms",
+            "database_deadline=1500ms",
+            "kafka.request_timeout=500ms",
+        ]
     } else {
         // A first batch may have to wait for TLS and a login, on a machine that is busy.
         &["lease_ttl=5s", "lease_refresh=1s", "batch_deadline=4s", "database_deadline=4s"]

@@ -23,9 +23,6 @@ use crate::connect;
 use crate::failure::{Failure, Outcome};
 use crate::stage::{Broker, Database};
 
-/// How long nothing may move before the run is judged as it stands: longer than any lease, session and backoff in it.
-const STANDSTILL: Duration = Duration::from_secs(30);
-
 /// A fault to plant, so that the verdict can be seen to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plant {
@@ -46,6 +43,8 @@ pub(super) struct Plan {
     pub(super) topic: String,
     pub(super) group_prefix: String,
     pub(super) plant: Option<Plant>,
+    pub(super) kills: bool,
+    pub(super) patience: Duration,
 }
 
 fn broken(error: anyhow::Error) -> Failure {
@@ -85,9 +84,10 @@ async fn play_with_logs(plan: &Plan, broker: &mut Broker, database: &Database, l
     // Real brokers take no session timeout below 6 s. The mock holds the first member of a group back for 3 s, and throws
     // it out, without a word, if its session is over by then.
     let session = Duration::from_millis(if broker.is_mock() { 3500 } else { 6000 });
-    let (relays, consumer) = chaos::specs(&database.url.value, &broker.options, broker.is_mock(), &plan.topic, &plan.group_prefix, session, logs);
+    let (relays, consumer) =
+        chaos::specs(&database.url.value, &broker.options, broker.is_mock(), &plan.topic, &plan.group_prefix, session, logs);
     let (kills_sender, kills) = watch::channel(Kills::default());
-    let kill_plan = chaos::plan(plan.events, relays.len(), plan.seed);
+    let kill_plan = if plan.kills { chaos::plan(plan.events, relays.len(), plan.seed) } else { Vec::new() };
     let chain = Chain::start(relays, consumer, kill_plan, kills_sender)?;
 
     let done = CancellationToken::new();
@@ -158,20 +158,20 @@ async fn flow(plan: &Plan, shop: &Arc<Shop>, progress: watch::Receiver<Progress>
     tokio::pin!(writing);
     let still = tokio::select! {
         written = &mut writing => { written?; false }
-        seen = looking.wait_for(|p| p.still > STANDSTILL) => seen.is_ok(),
+        seen = looking.wait_for(|p| p.still > plan.patience) => seen.is_ok(),
     };
     if still {
         stop.cancel();
         writing.await?;
-        return Ok(Some(format!("nothing moved for {STANDSTILL:?} while writing: {}", progress.borrow().describe())));
+        return Ok(Some(format!("nothing moved for {:?} while writing: {}", plan.patience, progress.borrow().describe())));
     }
     let mut looking = progress.clone();
     let all = plan.events - u64::from(plan.plant == Some(Plant::Lost));
-    let end = looking.wait_for(|p| (p.pending == 0 && p.applied >= all) || p.still > STANDSTILL).await?.clone();
+    let end = looking.wait_for(|p| (p.pending == 0 && p.applied >= all) || p.still > plan.patience).await?.clone();
     if end.pending == 0 && end.applied >= all {
         return Ok(None);
     }
-    Ok(Some(format!("the chain did not catch up and nothing moved for {STANDSTILL:?}: {}", end.describe())))
+    Ok(Some(format!("the chain did not catch up and nothing moved for {:?}: {}", plan.patience, end.describe())))
 }
 
 async fn spoil_read_models(plant: Plant, pool: &PgPool) -> Result<(), sqlx::Error> {

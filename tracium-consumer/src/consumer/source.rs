@@ -145,8 +145,9 @@ pub(crate) fn client_config(options: &ConsumerOptions) -> ClientConfig {
         .set("socket.timeout.ms", "15000")
         .set("reconnect.backoff.max.ms", "2000")
         .set("topic.metadata.refresh.interval.ms", "60000")
-        // librdkafka's own queue comes on top of the buffer; when it is full, the default pause is a whole second
-        .set("queued.max.messages.kbytes", "16384")
+        // librdkafka's own queue comes on top of the buffer, and counts payloads alone: 16 MiB of small events with ten headers
+        // were 70 MB of memory, and no faster (docs/performance.md). When it is full, the default pause is a whole second.
+        .set("queued.max.messages.kbytes", "4096")
         .set("fetch.queue.backoff.ms", "10");
     options.kafka.apply(&mut config);
     config

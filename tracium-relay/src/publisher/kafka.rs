@@ -289,7 +289,8 @@ fn failure_of_code(code: RDKafkaErrorCode, topic: &str, text: &str) -> PublishFa
 impl Publisher for KafkaPublisher {
     async fn check(&self) -> Result<(), PublisherError> {
         let options = self.options.clone();
-        let answer = tokio::task::spawn_blocking(move || tracium_kafka::check(&options, options.request_timeout * CHECK_QUESTIONS)).await;
+        let answer =
+            tokio::task::spawn_blocking(move || tracium_kafka::check(&options, options.request_timeout * CHECK_QUESTIONS)).await;
         Ok(answer.unwrap_or_else(|_| Err(self.reasons.explain(&self.options, &KafkaError::Canceled)))?)
     }
 
