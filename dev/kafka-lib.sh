@@ -12,8 +12,9 @@ oldest_java=17
 # Keyed by the pinned versions: a changed pom fetches anew, and an old checkout keeps its own.
 libs=$cache_dir/kafka-$(sha256sum <"$dev/kafka/pom.xml" | cut -c1-12)
 
-# The newest Java of the machine, by the file that each JDK carries (asking `java -version` takes 0.1 s).
-find_java() {
+# "MAJOR JAVA" of each Java of the machine that is new enough, the newest first; by the file that each JDK carries
+# (asking `java -version` takes 0.1 s).
+javas() {
   local j major
   {
     [ -z "${TRACIUM_JAVA:-}" ] || echo "99 $TRACIUM_JAVA"
@@ -22,7 +23,18 @@ find_java() {
       major=$(sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$j/release")
       if [ "${major:-0}" -ge "$oldest_java" ]; then echo "$major $j/bin/java"; fi
     done
-  } | sort -srn -k1,1 | head -n 1 | grep .
+  } | sort -srn -k1,1
+}
+
+find_java() { javas | head -n 1 | grep .; }
+
+# one that has a compiler beside it
+find_jdk() {
+  local major java
+  while read -r major java; do
+    if [ -x "${java%java}javac" ]; then echo "$major $java"; return 0; fi
+  done < <(javas)
+  return 1
 }
 
 verb_install() {
@@ -204,7 +216,7 @@ tool() { # tool CLASS ARGS
   local -a opts
   shift
   verb_install
-  read -r _ java < <(find_java)
+  read -r _ java < <("${java_by:-find_java}")
   mapfile -t opts < <(java_common /dev/null ERROR)
   exec "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m "${opts[@]}" "$class" "$@"
 }
@@ -213,4 +225,11 @@ verb_configs() { tool org.apache.kafka.tools.ConfigCommand --bootstrap-server "$
 verb_groups() { tool org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --bootstrap-server "$plaintext" "$@"; }
 verb_get_offsets() { tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "$plaintext" "$@"; }
 verb_txn() { tool org.apache.kafka.tools.TransactionsCommand --bootstrap-server "$plaintext" "$@"; }
-verb_dumplog() { tool kafka.tools.DumpLogSegments "$@"; }
+verb_dumplog() { tool org.apache.kafka.tools.DumpLogSegments "$@"; }
+
+verb_run() {
+  find_jdk >/dev/null || apt_install default-jdk-headless
+  find_jdk >/dev/null || die_missing "no JDK $oldest_java or newer after installing default-jdk-headless"
+  # Kafka's zstd is native code, at which a new Java wonders
+  java_by=find_jdk tool --enable-native-access=ALL-UNNAMED "$@"
+}

@@ -8,6 +8,7 @@
 #   status | url | env | check | wipe
 #   java                 prints the version and path of the Java that would run it
 #   topics | configs | groups | get-offsets | txn | dumplog ARGS     the stock command-line tools
+#   run FILE.java ARGS   a program in one file, with Kafka's own client beside it
 #
 # Its listeners, from TRACIUM_KAFKA_PORT (59192) on:
 #   +0  plaintext, as 127.0.0.1: what the verbs above use
