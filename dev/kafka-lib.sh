@@ -161,13 +161,13 @@ spawn_broker() {
 
 # await_broker DIR PORT
 await_broker() {
-  local dir=$1 mark end=$((SECONDS + 90))
+  local dir=$1 mark end=$((SECONDS + 240))
   mark=$(<"$dir/log-mark")
   # 'Kafka Server started' comes after the broker is registered, has caught up and is unfenced.
   until tail -c +$((mark + 1)) "$dir/kafka.log" 2>/dev/null | grep -q 'Kafka Server started' && listening 127.0.0.1 "$2"; do
     # not broker_pid: for a moment the pid is that of a shell that is about to become the broker
     wait_gone 0 "$(<"$dir/kafka.pid")" && { tail -n 30 "$dir/kafka.log" "$dir/kafka.out" >&2; die "the broker exited"; }
-    [ "$SECONDS" -lt "$end" ] || die "the broker is not ready after 90 s, see $dir/kafka.log"
+    [ "$SECONDS" -lt "$end" ] || die "the broker is not ready after 240 s, see $dir/kafka.log"
     sleep 0.05
   done
 }
@@ -196,8 +196,8 @@ verb_check() {
   t0=$(now_ms)
   have kcat || apt_install kcat
   plaintext=$at verb_quiet topics --create --topic "$topic" --partitions 1
-  echo "it is there" | timeout 30 kcat -q -P -b "$at" -t "$topic" -k k -X acks=all || die "the message was not taken"
-  got=$(timeout 30 kcat -q -C -b "$at" -t "$topic" -o beginning -c 1 -f '%k=%s')
+  echo "it is there" | timeout 90 kcat -q -P -b "$at" -t "$topic" -k k -X acks=all || die "the message was not taken"
+  got=$(timeout 90 kcat -q -C -b "$at" -t "$topic" -o beginning -c 1 -f '%k=%s')
   plaintext=$at verb_quiet topics --delete --topic "$topic"
   [ "$got" = "k=it is there" ] || die "the topic holds '$got'"
   # a broker does not tell its own

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::redact::{self, MASK};
 
 /// Variables of ours that are no settings, those of the development stack (`dev/README.md`) included.
-const NOT_SETTINGS: [&str; 22] = [
+const NOT_SETTINGS: [&str; 23] = [
     "TRACIUM_CONFIG",
     "TRACIUM_LOG",
     "TRACIUM_BIN",
@@ -36,6 +36,7 @@ const NOT_SETTINGS: [&str; 22] = [
     "TRACIUM_PG_USER",
     "TRACIUM_REDIS_PORT",
     "TRACIUM_STACK_DIR",
+    "TRACIUM_VERIFY_MINUTES",
 ];
 /// The addresses of test services, as `dev/stack env` prints them.
 const TEST_PREFIX: &str = "TRACIUM_TEST_";
