@@ -34,7 +34,7 @@ lint: ## format, clippy, rustdoc, dependency direction, scripts
 	@dev/lint
 
 .PHONY: verify
-verify: test ## test, then whole demo and flights runs judged from outside
+verify: test ## test, then the long campaigns: demos, flights, Java, three brokers and their faults, PostgreSQL 17, licences
 	@dev/verify
 
 .PHONY: bench
