@@ -50,12 +50,8 @@ verb_install() {
 service_pid() { pid_from "$data/clickhouse.pid" "--data=$data/engine"; }
 
 verb_start() {
-  local p t0 end=$((SECONDS + 60))
-  if p=$(service_pid); then
-    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
-    say "$name: already up, pid=$p port=$port"
-    return 0
-  fi
+  local t0 end=$((SECONDS + 60))
+  if already_up; then return 0; fi
   require_port_free "$port"
   verb_install
   t0=$(now_ms)

@@ -67,11 +67,7 @@ P
 
 verb_start() {
   local p t0
-  if p=$(service_pid); then
-    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
-    say "$name: already up, pid=$p port=$port"
-    return 0
-  fi
+  if already_up; then return 0; fi
   for p in "$port" "$controller_port" "$tls_port" "$expired_port"; do require_port_free "$p"; done
   verb_install
   t0=$(now_ms)

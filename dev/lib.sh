@@ -242,6 +242,14 @@ make_data_dir() {
   mkdir -p "$data"
 }
 
+# For `start`: whether it runs; a paused one goes on.
+already_up() {
+  local p
+  p=$(service_pid) || return 1
+  if [ "$(process_state "$p")" = T ]; then verb_resume; fi
+  say "$name: already up, pid=$p port=$port"
+}
+
 # For `stop`: SIGTERM, and SIGKILL to what has not ended after so many seconds.
 stop_by_term() {
   local p

@@ -132,12 +132,8 @@ clear_stale_pid() {
 }
 
 verb_start() {
-  local p bin t0
-  if p=$(service_pid); then
-    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
-    say "$name: already up, pid=$p port=$port"
-    return 0
-  fi
+  local bin t0
+  if already_up; then return 0; fi
   require_port_free "$port"
   verb_install
   t0=$(now_ms)

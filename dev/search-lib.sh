@@ -139,13 +139,9 @@ P
 }
 
 verb_start() {
-  local p jdk t0 end
+  local jdk t0 end
   local -a command
-  if p=$(service_pid); then
-    if [ "$(process_state "$p")" = T ]; then verb_resume; fi
-    say "$name: already up, pid=$p port=$port"
-    return 0
-  fi
+  if already_up; then return 0; fi
   require_port_free "$port"
   require_port_free "$transport_port"
   verb_install
