@@ -34,7 +34,7 @@ lint: ## format, clippy, rustdoc, dependency direction, scripts
 	@dev/lint
 
 .PHONY: verify
-verify: test ## test, then whole demo and flights runs judged from outside
+verify: test ## test, then whole runs judged from outside: demo, flights, Java interop, dependencies, three brokers
 	@dev/verify
 
 .PHONY: bench
