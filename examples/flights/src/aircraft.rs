@@ -63,7 +63,7 @@ impl View for AircraftView {
             SCHEDULED => {
                 let scheduled: Scheduled = event.data()?;
                 aircraft.scheduled += 1;
-                aircraft.carriers.insert(scheduled.key.carrier.clone());
+                aircraft.carriers.insert(scheduled.key.carrier.to_string());
                 aircraft.last = Some(Leg { flight: scheduled.key, state: State::Scheduled });
             }
             DEPARTED => {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use chrono::{DateTime, Duration, NaiveDate, Utc};
+use compact_str::CompactString;
 use serde::{Deserialize, Deserializer};
 
 use crate::events::FlightKey;
@@ -17,8 +18,8 @@ pub(crate) struct Flight {
     /// What no other flight has.
     pub(crate) key: FlightKey,
     /// The tail number; unknown for some that were cancelled.
-    pub(crate) tailnum: Option<String>,
-    pub(crate) dest: String,
+    pub(crate) tailnum: Option<CompactString>,
+    pub(crate) dest: CompactString,
     pub(crate) distance_mi: u32,
     pub(crate) scheduled_at: DateTime<Utc>,
     pub(crate) outcome: Outcome,
@@ -63,12 +64,12 @@ struct Row {
     dep_delay: Option<String>,
     #[serde(deserialize_with = "or_na")]
     arr_delay: Option<String>,
-    carrier: String,
+    carrier: CompactString,
     flight: u32,
     #[serde(deserialize_with = "or_na")]
     tailnum: Option<String>,
-    origin: String,
-    dest: String,
+    origin: CompactString,
+    dest: CompactString,
     distance: u32,
     minute: i64,
     time_hour: DateTime<Utc>,
@@ -95,7 +96,7 @@ impl Row {
         };
         Ok(Flight {
             key: FlightKey { date, carrier: self.carrier, flight: self.flight, origin: self.origin },
-            tailnum: self.tailnum,
+            tailnum: self.tailnum.map(CompactString::from),
             dest: self.dest,
             distance_mi: self.distance,
             scheduled_at: self.time_hour + Duration::minutes(self.minute),
@@ -129,7 +130,8 @@ fn parse(input: impl Read) -> Result<Vec<Flight>> {
     }
     drop(keys);
     // (aircraft, minute) is not unique: two flights of one aircraft at one minute are told apart by the rest of the key.
-    flights.sort_by(|a, b| (a.scheduled_at, &a.key).cmp(&(b.scheduled_at, &b.key)));
+    flights.shrink_to_fit();
+    flights.sort_unstable_by(|a, b| (a.scheduled_at, &a.key).cmp(&(b.scheduled_at, &b.key)));
     Ok(flights)
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use chrono::{DateTime, Datelike, Duration, NaiveDate, Utc};
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 use tracium_core::{Aggregate, AggregateType, NameError, NewEvent};
 use uuid::Uuid;
@@ -27,9 +28,9 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x6c0f_3a52_5f0e_4b7e_9d3a_2f4c_81b7_d0e
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct FlightKey {
     pub(crate) date: NaiveDate,
-    pub(crate) carrier: String,
+    pub(crate) carrier: CompactString,
     pub(crate) flight: u32,
-    pub(crate) origin: String,
+    pub(crate) origin: CompactString,
 }
 
 impl FlightKey {
@@ -50,8 +51,8 @@ impl fmt::Display for FlightKey {
 pub(crate) struct Scheduled {
     #[serde(flatten)]
     pub(crate) key: FlightKey,
-    pub(crate) tailnum: Option<String>,
-    pub(crate) dest: String,
+    pub(crate) tailnum: Option<CompactString>,
+    pub(crate) dest: CompactString,
     pub(crate) distance_mi: u32,
     pub(crate) scheduled_at: DateTime<Utc>,
 }
@@ -83,7 +84,7 @@ pub(crate) struct Cancelled {
 impl Flight {
     /// Whose events these are.
     pub(crate) fn aggregate(&self) -> Result<Aggregate, NameError> {
-        let id = self.tailnum.clone().unwrap_or_else(|| format!("{CARRIER}{}", self.key.carrier));
+        let id = self.tailnum.as_ref().map_or_else(|| format!("{CARRIER}{}", self.key.carrier), ToString::to_string);
         Aggregate::new(AIRCRAFT, id)
     }
 

@@ -60,7 +60,7 @@ impl Projection for CarrierMonths {
         let mut sums: BTreeMap<(String, NaiveDate), Sums> = BTreeMap::new();
         let mut of = |key: FlightKey, add: &dyn Fn(&mut Sums)| {
             let month = key.month();
-            add(sums.entry((key.carrier, month)).or_default());
+            add(sums.entry((key.carrier.to_string(), month)).or_default());
         };
         for event in events {
             match event.event_type.as_str() {
