@@ -50,7 +50,7 @@ verb_install() {
 service_pid() { pid_from "$data/clickhouse.pid" "--data=$data/engine"; }
 
 verb_start() {
-  local t0 end=$((SECONDS + 60))
+  local t0
   if already_up; then return 0; fi
   require_port_free "$port"
   verb_install
@@ -59,11 +59,7 @@ verb_start() {
   cd "$data" # the engine writes beside itself
   spawn "$data/clickhouse.pid" "$data/server.log" "$venv/bin/python" "$dev/clickhouse/chdb_http.py" \
     "--data=$data/engine" "--port=$port"
-  until curl -fsS -m 2 -o /dev/null "$(verb_url)/ping" 2>/dev/null; do
-    wait_gone 0 "$(<"$data/clickhouse.pid")" && { tail -n 20 "$data/server.log" >&2; die "the engine exited"; }
-    [ "$SECONDS" -lt "$end" ] || die "the engine is not ready after 60 s, see $data/server.log"
-    sleep 0.1
-  done
+  await_ready "$data/clickhouse.pid" "$data/server.log" 60 curl -fsS -m 2 "$(verb_url)/ping"
   say "$name: up, pid=$(service_pid) port=$port version=$version ms=$(($(now_ms) - t0)) log=$data/server.log"
 }
 

@@ -250,6 +250,18 @@ already_up() {
   say "$name: already up, pid=$p port=$port"
 }
 
+# await_ready PIDFILE LOG SECONDS COMMAND...: until the command succeeds; the end of the log if the process ends first.
+await_ready() {
+  local pidfile=$1 log=$2 limit=$3 end=$((SECONDS + $3))
+  shift 3
+  until "$@" >/dev/null 2>&1; do
+    # not service_pid: for a moment the pid is that of a shell that is about to become the service
+    wait_gone 0 "$(<"$pidfile")" && { tail -n 40 "$log" >&2; die "$name exited"; }
+    [ "$SECONDS" -lt "$end" ] || die "$name is not ready after $limit s, see $log"
+    sleep 0.1
+  done
+}
+
 # For `stop`: SIGTERM, and SIGKILL to what has not ended after so many seconds.
 stop_by_term() {
   local p

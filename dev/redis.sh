@@ -26,8 +26,11 @@ verb_install() { have redis-server || apt_install redis-server; }
 
 service_pid() { pid_from "$data/redis.pid" "$conf"; }
 
+# it answers an error, and exits with 0, while it loads its keys
+answers() { redis-cli -p "$port" ping | grep -q PONG; }
+
 verb_start() {
-  local t0 end=$((SECONDS + 30))
+  local t0
   if already_up; then return 0; fi
   require_port_free "$port"
   verb_install
@@ -42,11 +45,7 @@ daemonize no
 set-proc-title no
 P
   spawn "$data/redis.pid" "$data/redis.log" redis-server "$conf"
-  until redis-cli -p "$port" ping 2>/dev/null | grep -q PONG; do
-    wait_gone 0 "$(<"$data/redis.pid")" && { tail -n 20 "$data/redis.log" >&2; die "the server exited"; }
-    [ "$SECONDS" -lt "$end" ] || die "the server is not ready after 30 s, see $data/redis.log"
-    sleep 0.05
-  done
+  await_ready "$data/redis.pid" "$data/redis.log" 30 answers
   say "$name: up, pid=$(service_pid) port=$port version=$(redis-server --version | sed 's/.*v=\([0-9.]*\).*/\1/')" \
     "ms=$(($(now_ms) - t0)) log=$data/redis.log"
 }

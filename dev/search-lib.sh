@@ -139,7 +139,7 @@ P
 }
 
 verb_start() {
-  local jdk t0 end
+  local jdk t0
   local -a command
   if already_up; then return 0; fi
   require_port_free "$port"
@@ -163,12 +163,8 @@ verb_start() {
     command+=(-cp "$built/classes:$built/lib/*" "$node_class" "$data")
   fi
   spawn "$data/$engine.pid" "$data/server.log" env "JAVA_HOME=$jdk" "${command[@]}"
-  end=$((SECONDS + 240))
-  until curl -sf -m 5 -o /dev/null "$(verb_url)/_cluster/health?wait_for_status=yellow&timeout=4s"; do
-    wait_gone 0 "$(<"$data/$engine.pid")" && { tail -n 40 "$data/server.log" >&2; die "the node exited"; }
-    [ "$SECONDS" -lt "$end" ] || die "the node is not ready after 240 s, see $data/server.log"
-    sleep 0.2
-  done
+  await_ready "$data/$engine.pid" "$data/server.log" 240 \
+    curl -sf -m 5 "$(verb_url)/_cluster/health?wait_for_status=yellow&timeout=4s"
   say "$name: up, pid=$(service_pid) port=$port version=$version java=${jdk##*/} ms=$(($(now_ms) - t0)) log=$data/server.log"
 }
 

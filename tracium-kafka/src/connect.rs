@@ -179,8 +179,6 @@ struct Reason {
     /// host:port, if it was said.
     server: Option<String>,
     text: String,
-    /// Whether waiting cannot help.
-    decisive: bool,
 }
 
 impl Reasons {
@@ -193,7 +191,7 @@ impl Reasons {
         }
         let reason = Reason::of(line);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !kept.as_ref().is_some_and(|known| known.decisive) {
+        if !kept.as_ref().is_some_and(|known| known.is_decisive()) {
             *kept = Some(reason);
         }
     }
@@ -216,7 +214,7 @@ impl Reasons {
     /// Whether what was kept cannot be mended by waiting.
     #[must_use]
     pub fn is_decisive(&self) -> bool {
-        self.get().is_some_and(|reason| reason.decisive)
+        self.get().is_some_and(|reason| reason.is_decisive())
     }
 
     /// What was kept, as a problem. For a refused certificate the broker is asked once more, blocking for up to 3 s.
@@ -245,10 +243,12 @@ impl Reason {
             let bare = place.rsplit_once("://").map_or(place, |(_, bare)| bare);
             bare.split('/').next().unwrap_or(bare).to_owned()
         });
-        let mut reason = Self { server, text: text.to_owned(), decisive: false };
-        // A listener also hangs up when its broker goes.
-        reason.decisive = !matches!(reason.kind(), Kind::NoAnswer | Kind::HungUp);
-        reason
+        Self { server, text: text.to_owned() }
+    }
+
+    /// Whether waiting cannot help. A listener also hangs up when its broker goes.
+    fn is_decisive(&self) -> bool {
+        !matches!(self.kind(), Kind::NoAnswer | Kind::HungUp)
     }
 
     fn kind(&self) -> Kind {

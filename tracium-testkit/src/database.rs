@@ -26,8 +26,7 @@ const TEMPLATE_LOCK: i64 = 0x7472_6163;
 /// If `TRACIUM_TEST_POSTGRES_URL` is not set.
 #[must_use]
 pub fn server_url() -> String {
-    std::env::var("TRACIUM_TEST_POSTGRES_URL")
-        .expect("TRACIUM_TEST_POSTGRES_URL is not set: run `make test`, or `eval \"$(dev/stack env)\"` after `make up`")
+    crate::variable("TRACIUM_TEST_POSTGRES_URL")
 }
 
 impl TestDatabase {

@@ -54,8 +54,7 @@ impl Record {
 /// If `TRACIUM_TEST_KAFKA_URL` is not set.
 #[must_use]
 pub fn bootstrap() -> String {
-    std::env::var("TRACIUM_TEST_KAFKA_URL")
-        .expect("TRACIUM_TEST_KAFKA_URL is not set: run `make test`, or `eval \"$(dev/stack env)\"` after `make up`")
+    crate::variable("TRACIUM_TEST_KAFKA_URL")
 }
 
 fn client() -> ClientConfig {

@@ -8,8 +8,10 @@ pub mod history;
 pub mod kafka;
 pub mod postgres;
 pub mod secure;
+mod variable;
 mod wait;
 
 pub use database::TestDatabase;
 pub use postgres::ThrowawayCluster;
+pub use variable::variable;
 pub use wait::eventually;

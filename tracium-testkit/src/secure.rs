@@ -2,20 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::variable;
 use tracium_kafka::{KafkaOptions, SecurityProtocol};
-
-/// A variable that `dev/stack env` sets.
-///
-/// # Panics
-/// If it is not set.
-#[must_use]
-pub fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| {
-        panic!(
-            "{name} is not set: run `make test`, or `eval \"$(dev/stack env)\"` after `make up`; for services of your own see dev/README.md"
-        )
-    })
-}
 
 /// A file of the stack's certificates: `ca.pem`, `other-ca.pem`, `expired.pem`, `expired.key`, ….
 #[must_use]

@@ -73,7 +73,7 @@ async fn the_command_line_names_the_parameter_and_the_setting() {
 #[tokio::test]
 async fn a_wrong_password_names_the_setting_it_came_from_and_shows_nothing() {
     let database = TestDatabase::new().await;
-    let url = with_database(&secure::variable("TRACIUM_TEST_POSTGRES_TLS_URL"), &database.name);
+    let url = with_database(&tracium_testkit::variable("TRACIUM_TEST_POSTGRES_TLS_URL"), &database.name);
     let (user, rest) = url.split_once("://").unwrap().1.split_once(':').unwrap();
     let (password, place) = rest.split_once('@').unwrap();
     let wrong = format!("postgres://{user}:never-seen-this@{place}");

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use sqlx::Connection;
 use tracium_core::schema::{self, Installed, SchemaError};
 use tracium_core::{Class, Classify, Expected};
+use tracium_testkit::TestDatabase;
 use tracium_testkit::database::server_url;
-use tracium_testkit::{TestDatabase, secure};
 
 use super::{append, event, order};
 
@@ -22,7 +22,7 @@ impl Server {
     async fn empty(self) -> TestDatabase {
         let url = match self {
             Self::Oldest => server_url(),
-            Self::Newer => secure::variable("TRACIUM_TEST_POSTGRES17_URL"),
+            Self::Newer => tracium_testkit::variable("TRACIUM_TEST_POSTGRES17_URL"),
         };
         TestDatabase::empty_at(&url).await
     }

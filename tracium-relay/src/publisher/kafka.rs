@@ -36,7 +36,6 @@ const RECORD_OVERHEAD: usize = 128;
 pub struct KafkaPublisher {
     config: ClientConfig,
     options: KafkaOptions,
-    request_timeout: Duration,
     reasons: Reasons,
     current: Mutex<Option<Arc<Generation>>>,
     topics: Mutex<HashMap<String, (Instant, TopicInfo)>>,
@@ -136,7 +135,6 @@ impl KafkaPublisher {
         let publisher = Self {
             config,
             options: options.clone(),
-            request_timeout: options.request_timeout,
             reasons: Reasons::default(),
             current: Mutex::new(None),
             topics: Mutex::new(HashMap::new()),
@@ -216,7 +214,7 @@ impl KafkaPublisher {
 
     async fn fetch_topic(&self, topic: &str) -> Result<TopicInfo, PublishFailure> {
         let producer = self.producer().map_err(|e| PublishFailure::new(FailureScope::Broker, e.to_string()))?;
-        let (name, timeout) = (topic.to_owned(), self.request_timeout);
+        let (name, timeout) = (topic.to_owned(), self.options.request_timeout);
         let metadata = tokio::task::spawn_blocking(move || {
             let metadata = producer.client().fetch_metadata(Some(&name), timeout)?;
             Ok::<_, KafkaError>(
@@ -228,21 +226,24 @@ impl KafkaPublisher {
         match metadata {
             Ok(None) => Ok(TopicInfo { max_message_bytes: self.max_message_bytes(topic).await }),
             Ok(Some(code)) => Err(failure_of_code(code, topic, &code.to_string())),
-            Err(error) => Err(PublishFailure::new(
-                FailureScope::Broker,
-                match self.reasons.last() {
-                    Some(reason) => format!("no answer about topic {topic}: {error}; the Kafka client says: {reason}"),
-                    None => format!("no answer about topic {topic}: {error}"),
-                },
-            )),
+            Err(error) => Err(self.broker_failure(format!("no answer about topic {topic}: {error}"))),
         }
+    }
+
+    /// A failure of the broker, with what librdkafka said last.
+    fn broker_failure(&self, what: String) -> PublishFailure {
+        let cause = match self.reasons.last() {
+            Some(reason) => format!("{what}; the Kafka client says: {reason}"),
+            None => what,
+        };
+        PublishFailure::new(FailureScope::Broker, cause)
     }
 
     /// The topic's limit, if the broker tells it; without the right to ask, or on a broker that cannot answer, sending shows.
     async fn max_message_bytes(&self, topic: &str) -> Option<usize> {
         // An admin client is a producer to librdkafka, so it takes the same properties.
         let admin = self.admin.get_or_init(|| self.config.create().ok());
-        let options = AdminOptions::new().request_timeout(Some(self.request_timeout));
+        let options = AdminOptions::new().request_timeout(Some(self.options.request_timeout));
         let described = admin.as_ref()?.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await.ok()?;
         let resource = described.into_iter().next()?.ok()?;
         resource.get("max.message.bytes")?.value.as_ref()?.parse().ok()
@@ -333,17 +334,14 @@ impl Publisher for KafkaPublisher {
         if answered {
             self.reasons.forget();
         }
-        let unanswered = match self.reasons.last() {
-            Some(reason) => format!("the broker did not acknowledge in time; the Kafka client says: {reason}"),
-            None => "the broker did not acknowledge in time".to_owned(),
-        };
+        let unanswered = self.broker_failure("the broker did not acknowledge in time".to_owned());
         outcomes
             .into_iter()
             .zip(batch)
             .map(|(outcome, envelope)| match outcome {
                 Some(Ok(())) => Ok(()),
                 Some(Err(KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight)))
-                | None => Err(PublishFailure::new(FailureScope::Broker, unanswered.clone())),
+                | None => Err(unanswered.clone()),
                 Some(Err(error)) => Err(self.failure_of(&error, envelope)),
             })
             .collect()
